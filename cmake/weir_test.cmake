@@ -22,12 +22,12 @@ find_package(GTest REQUIRED)
 find_package(benchmark REQUIRED)
 find_package(Threads REQUIRED)
 
-# What a test may see: every public header, and the inside of every room as "room/header.hpp".
+# What a test may see: every public header, and the inside of every component as "component/header.hpp".
 add_library(weir_inside INTERFACE)
 target_link_libraries(weir_inside INTERFACE weir weir_warnings)
-get_property(weir_rooms_ GLOBAL PROPERTY WEIR_ROOMS)
-foreach(room IN LISTS weir_rooms_)
-  target_include_directories(weir_inside INTERFACE ${PROJECT_BINARY_DIR}/rooms/${room}/private)
+get_property(weir_components_ GLOBAL PROPERTY WEIR_COMPONENTS)
+foreach(component IN LISTS weir_components_)
+  target_include_directories(weir_inside INTERFACE ${PROJECT_BINARY_DIR}/components/${component}/private)
 endforeach()
 
 # Compiling is most of what a test run costs. The code of the tests themselves is not optimised, where it
@@ -193,8 +193,8 @@ function(weir_benchmark name)
     "${name} ${PROJECT_BINARY_DIR}/benchmarks/${name} ${labels}\n")
 endfunction()
 
-# weir_fuzz(name SOURCES file... LIBRARIES room...): a libFuzzer program; nothing without WEIR_FUZZ. It
-# links the rooms it names, e.g. weir_base, so that no others need to be built for it, or weir_inside.
+# weir_fuzz(name SOURCES file... LIBRARIES component...): a libFuzzer program; nothing without WEIR_FUZZ. It
+# links the components it names, e.g. weir_base, so that no others need to be built for it, or weir_inside.
 # Seeds stand in corpus/<name>/ beside the caller's CMakeLists.txt, if it has any.
 set(WEIR_FUZZ_SECONDS 20 CACHE STRING "How long ctest lets each fuzz target run")
 set(WEIR_FUZZ_SEED 1 CACHE STRING "Where it begins, so that a run can be repeated; 0: anywhere")

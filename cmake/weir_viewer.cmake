@@ -19,11 +19,11 @@ if(CMAKE_SCRIPT_MODE_FILE)
   file(WRITE ${OUTPUT} "// Written by cmake/weir_viewer.cmake from viewer/.\n#include \"report/template.hpp\"\n
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored \"-Woverlength-strings\"
-namespace weir::inline v0::report {\n
+namespace weir { inline namespace v0 { namespace report {\n
 const std::string_view page_template{\n${page}};
 const std::string_view page_style{\n${style}};
 const std::string_view page_script{\n    \"(() => {\\n'use strict';\\n\"\n${script}    \"})();\\n\"};\n
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report
 #pragma GCC diagnostic pop\n")
   return()
 endif()

@@ -94,8 +94,7 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, s
                              CUdriverProcAddressQueryResult* status);
 }
 
-namespace weir_sim_driver {
-namespace {
+namespace weir_sim_driver { namespace {
 
 /// The newest signature of `symbol` that is not newer than `version`, as the driver does it.
 void* find(std::string_view symbol, int version, std::uint64_t flags,

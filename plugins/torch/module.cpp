@@ -19,8 +19,7 @@
 #include "weir/device/stream_watch.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir_torch {
-namespace {
+namespace weir_torch { namespace {
 
 namespace py = pybind11;
 

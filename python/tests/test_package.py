@@ -185,7 +185,7 @@ class Package(unittest.TestCase):
             self.assertAlmostEqual(about.mtime, time.time(), delta=1000)
         self.assertEqual(name, f"{base}.tar.gz")
         for needed in ("pyproject.toml", "CMakeLists.txt", "src/CMakeLists.txt", "include/weir.h",
-                       "cmake/weir_room.cmake", "python/backend/weir_backend.py", "python/weir/_abi.py",
+                       "cmake/weir_component.cmake", "python/backend/weir_backend.py", "python/weir/_abi.py",
                        "LICENSE", "README.md", "PKG-INFO"):
             self.assertIn(needed, names)
         self.assertFalse([each for each in names if "__pycache__" in each or "tests" in each.split("/")

@@ -3,9 +3,9 @@
 
 #include "weir/base/bytes.hpp"
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// Says that the size of a freed block need not be checked.
 constexpr bytes any_size = bytes::max();
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

@@ -7,7 +7,7 @@
 
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 constexpr std::array<std::string_view, 7> units = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -89,4 +89,4 @@ std::optional<bytes> parse_bytes(std::string_view text) noexcept {
       *size, bytes{static_cast<std::uint64_t>(std::llround(decimals * static_cast<double>(unit)))});
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -17,7 +17,7 @@
 
 #include "base/hexadecimal.hpp"
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr int most_frames = 48;
@@ -127,4 +127,4 @@ std::string describe_frame(void* code) {
   return text + path_of(file) + "+" + hexadecimal(file.in_file) + " (build " + file.build + ")";
 }
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

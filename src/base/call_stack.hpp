@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// Return addresses of the calling thread, innermost first, from `caller` outwards, or all of them
 /// if that is not among them; 48 at most. The first walk of a process loads a library.
@@ -18,4 +18,4 @@ namespace weir::inline v0::detail {
 /// the linker called it. As above where the file has no such name.
 [[nodiscard]] std::string describe_frame(void* code);
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 std::string_view environment_value(const char* variable) noexcept {
   const char* const value = ::secure_getenv(variable);
@@ -31,4 +31,4 @@ void report_unavailable(const char* variable, const error& reason) noexcept try 
   report_error(reason);
 }
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

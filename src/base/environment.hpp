@@ -5,7 +5,7 @@
 
 #include "weir/base/error.hpp"
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// The value of an environment variable; empty: it is not set, or the program runs with other
 /// rights than its caller.
@@ -16,4 +16,4 @@ namespace weir::inline v0::detail {
 /// error code. Any thread.
 void report_unavailable(const char* variable, const error& reason) noexcept;
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

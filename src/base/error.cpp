@@ -1,7 +1,6 @@
 // Names and messages of errors, the exceptions, and the handler for failures nobody can return.
 #include "weir/base/error.hpp"
 
-#include <stdlib.h>  // secure_getenv
 #include <unistd.h>
 
 #include <atomic>
@@ -9,9 +8,10 @@
 #include <mutex>
 #include <utility>
 
+#include "base/environment.hpp"
 #include "weir/base/options.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 std::string_view name(errc code) noexcept {
   switch (code) {
@@ -111,8 +111,8 @@ printing asked_for() noexcept {
 #else
   printing when = printing::without_handler;
 #endif
-  const char* const variable = ::secure_getenv("WEIR_PRINT_ERRORS");
-  if (variable == nullptr || *variable == '\0') return when;
+  const std::string_view variable = detail::environment_value("WEIR_PRINT_ERRORS");
+  if (variable.empty()) return when;
   try {
     options variables;
     if (set(variables, "print_errors", variable))
@@ -175,4 +175,4 @@ void report_error(const error& reason) noexcept {
 
 std::uint64_t reported_errors() noexcept { return reported.load(std::memory_order_relaxed); }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

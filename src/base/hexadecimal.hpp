@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// "0x7f00", without leading zeros; "0x0".
 [[nodiscard]] inline std::string hexadecimal(std::uint64_t value) {
@@ -15,4 +15,4 @@ namespace weir::inline v0::detail {
   return "0x" + std::string{digits.data(), end};
 }
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

@@ -3,8 +3,8 @@
 
 #include "weir/base/error.hpp"
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 [[nodiscard]] inline error no_host_memory() { return error{.code = errc::no_host_memory}; }
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

@@ -8,7 +8,7 @@
 
 #include "weir/base/print.hpp"
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// "name value, name value", over one or several lines.
 class member_list {
@@ -38,4 +38,4 @@ class member_list {
   std::string text_;
 };
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 void mutex::wait() noexcept {
   // Whoever comes here leaves `contended` behind: it cannot know whether others sleep.
@@ -18,5 +18,5 @@ void mutex::wake() noexcept {
   ::syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
 }
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail
 #endif

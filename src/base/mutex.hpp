@@ -34,7 +34,7 @@
 /// Of a function that is right for a reason the compiler cannot see; say which beside it.
 #define WEIR_UNCHECKED_LOCKING WEIR_THREAD_SAFETY(no_thread_safety_analysis)
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// A mutex, with the words that clang understands: one word, an exchange to take it and one to let
 /// it go, inlined, where std::mutex takes two calls and 60 instructions. Who finds it held sleeps
@@ -175,4 +175,4 @@ class WEIR_THREAD_SAFETY(scoped_lockable) read_lock {
   shared_mutex& mutex_;
 };
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

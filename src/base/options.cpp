@@ -1,8 +1,6 @@
 // Options to and from text. Each type knows how it reads and writes; the table does the rest.
 #include "weir/base/options.hpp"
 
-#include <stdlib.h>  // secure_getenv
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -11,7 +9,9 @@
 #include <type_traits>
 #include <utility>
 
-namespace weir::inline v0 {
+#include "base/environment.hpp"
+
+namespace weir { inline namespace v0 {
 namespace {
 
 using namespace std::chrono_literals;
@@ -341,8 +341,13 @@ std::string to_string(const options& source) {
 
 result<options> options_from_environment(const environment& source, options initial) {
   const auto read = [&](const char* name, const char* variable) -> result<void> {
-    const char* const value = source ? source(variable) : ::secure_getenv(variable);
-    if (value == nullptr || *value == '\0') return {};
+    std::string_view value;
+    if (!source) {
+      value = detail::environment_value(variable);
+    } else if (const char* const given = source(variable); given != nullptr) {
+      value = given;
+    }
+    if (value.empty()) return {};
     auto done = set(initial, name, value);
     if (!done) return bad_option(std::string{variable} + ": " + done.error().detail);
     return {};
@@ -369,4 +374,4 @@ std::vector<option_info> describe_options() {
   return rows;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <utility>
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 namespace {
 
 /// Names that may be taken before giving up.
@@ -126,4 +126,4 @@ int part_file::rename() {
   return std::rename(name_.c_str(), path_.c_str()) == 0 ? 0 : errno;
 }
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

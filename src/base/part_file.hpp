@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// Which file it is, whatever its name or descriptor.
 struct file_identity {
@@ -62,4 +62,4 @@ class part_file {
 /// `run.weirtrace` is `run.2.weirtrace` with the number 2, and as it is with 1.
 [[nodiscard]] std::string numbered_path(std::string path, int number);
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

@@ -13,7 +13,7 @@
 #include <ctime>
 #include <string_view>
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 namespace {
 
 using text_buffer = std::array<char, 1024>;
@@ -110,4 +110,4 @@ std::uint64_t process_namespace() noexcept {
   return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

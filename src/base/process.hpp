@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// A process: its number, and when it began, in the kernel's ticks since the computer started.
 struct process_identity {
@@ -29,4 +29,4 @@ struct process_identity {
 /// Stands for the processes that see each other's numbers; 0 where the kernel does not say.
 [[nodiscard]] std::uint64_t process_namespace() noexcept;
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

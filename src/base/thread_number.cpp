@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 std::uint64_t thread_number() noexcept {
   static constinit std::atomic<std::uint64_t> last{0};
@@ -12,4 +12,4 @@ std::uint64_t thread_number() noexcept {
   return number;
 }
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

@@ -4,7 +4,7 @@
 #define WEIR_TEXT_OF(number) #number
 #define WEIR_TEXT(number) WEIR_TEXT_OF(number)
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 int version() noexcept { return WEIR_VERSION; }
 
@@ -13,4 +13,4 @@ std::string_view version_text() noexcept {
       WEIR_VERSION_PATCH);
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -9,7 +9,7 @@
 #include "buffers/interval.hpp"
 #include "pools/queueable.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using buffers::address_of;
 using buffers::interval_of;
@@ -130,4 +130,4 @@ result<void> fill_pattern(void* to, const void* pattern, bytes element, std::uin
   return detail::no_host_memory();
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -9,7 +9,7 @@
 #include "pools/queueable.hpp"
 #include "weir/buffer/copy.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using buffers::address_of;
 using buffers::interval;
@@ -114,4 +114,4 @@ result<void> copy_batch(std::span<const copy_item> items, const stream_ref& stre
   return detail::no_host_memory();
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

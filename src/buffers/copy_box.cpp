@@ -7,7 +7,7 @@
 #include "pools/queueable.hpp"
 #include "weir/buffer/copy.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using buffers::address_of;
 using buffers::interval;
@@ -136,4 +136,4 @@ result<void> fill_2d(const pitched_memory& to, std::uint8_t value, bytes width, 
   return detail::no_host_memory();
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -14,7 +14,7 @@
 #include "weir/buffer/copy.hpp"
 #include "weir/device/event.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 result<device_buffer> device_buffer::create(any_resource memory, bytes size,
                                             const stream_ref& stream, contents initial,
@@ -226,4 +226,4 @@ result<void> device_buffer::read(void* to, bytes offset, bytes size) const {
   });
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

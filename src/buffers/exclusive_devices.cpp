@@ -8,7 +8,7 @@
 #include "pools/per_process.hpp"
 #include "weir/device/runtime.hpp"
 
-namespace weir::inline v0::buffers {
+namespace weir { inline namespace v0 { namespace buffers {
 
 namespace {
 
@@ -66,4 +66,4 @@ bool any_exclusive_view(const detail::device_state& of) {
   return std::find(views.viewed.begin(), views.viewed.end(), of.owner) != views.viewed.end();
 }
 
-}  // namespace weir::inline v0::buffers
+}}}  // namespace weir::v0::buffers

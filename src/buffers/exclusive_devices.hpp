@@ -5,7 +5,7 @@
 #include "device/state.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::buffers {
+namespace weir { inline namespace v0 { namespace buffers {
 
 // While a device without concurrent managed access works, the host must not touch global managed
 // memory, whatever device it was made for. And while the host has a view of any, nothing may be
@@ -23,4 +23,4 @@ void end_exclusive_view(const detail::device_state& of) noexcept;
 /// Whether there is one in the runtime of the device.
 [[nodiscard]] bool any_exclusive_view(const detail::device_state& of);
 
-}  // namespace weir::inline v0::buffers
+}}}  // namespace weir::v0::buffers

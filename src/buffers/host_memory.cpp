@@ -11,7 +11,7 @@
 #include "weir/base/checked.hpp"
 #include "weir/device/event.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using driver::call;
 using driver::check;
@@ -174,4 +174,4 @@ result<void> registered_memory::close() noexcept {
   });
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -7,7 +7,7 @@
 #include "weir/base/checked.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::buffers {
+namespace weir { inline namespace v0 { namespace buffers {
 
 struct interval {
   std::uint64_t first = 0;
@@ -38,4 +38,4 @@ struct interval {
           .detail = "source and destination overlap"};
 }
 
-}  // namespace weir::inline v0::buffers
+}}}  // namespace weir::v0::buffers

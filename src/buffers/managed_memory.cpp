@@ -1,7 +1,7 @@
 // Properties of managed memory as text.
 #include "weir/buffer/managed_memory.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 std::string text_of(const std::optional<managed_place>& place) {
@@ -40,4 +40,4 @@ std::string to_string(const managed_range_info& info) {
          ", last_prefetch: " + text_of(info.last_prefetch);
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

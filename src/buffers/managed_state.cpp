@@ -12,7 +12,7 @@
 #include "weir/base/checked.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::buffers {
+namespace weir { inline namespace v0 { namespace buffers {
 
 using driver::call;
 using driver::check;
@@ -252,4 +252,4 @@ result<void> managed_state::free() noexcept {
   return idle ? std::move(freed) : std::move(idle);
 }
 
-}  // namespace weir::inline v0::buffers
+}}}  // namespace weir::v0::buffers

@@ -13,7 +13,7 @@
 #include "weir/device/event.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0::buffers {
+namespace weir { inline namespace v0 { namespace buffers {
 
 /// Whether a view waits for the streams that use the memory.
 enum class view_patience : std::uint8_t { wait, do_not_wait };
@@ -93,4 +93,4 @@ class managed_state final : public detail::stream_listener {
   bool excludes_devices_ WEIR_GUARDED_BY(mutex_) = false;  // while there are views
 };
 
-}  // namespace weir::inline v0::buffers
+}}}  // namespace weir::v0::buffers

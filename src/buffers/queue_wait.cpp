@@ -5,7 +5,7 @@
 #include "pools/stream_pool_state.hpp"
 #include "weir/device/event.hpp"
 
-namespace weir::inline v0::buffers {
+namespace weir { inline namespace v0 { namespace buffers {
 
 namespace {
 
@@ -36,4 +36,4 @@ result<void> queue_wait(const stream_ref& later, const stream_ref& earlier) {
   return later.wait(mark);
 }
 
-}  // namespace weir::inline v0::buffers
+}}}  // namespace weir::v0::buffers

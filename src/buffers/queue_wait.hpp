@@ -4,7 +4,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::buffers {
+namespace weir { inline namespace v0 { namespace buffers {
 
 /// Work queued on `later` from now on waits for the work that is queued on `earlier` so far.
 /// Nothing where they are one stream.
@@ -14,4 +14,4 @@ namespace weir::inline v0::buffers {
 /// legacy stream beside a capture. Whatever is refused leaves every capture valid.
 [[nodiscard]] result<void> queue_wait(const stream_ref& later, const stream_ref& earlier);
 
-}  // namespace weir::inline v0::buffers
+}}}  // namespace weir::v0::buffers

@@ -11,7 +11,7 @@
 #include "device/finished_work.hpp"
 #include "weir/buffer/copy.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 result<staging_buffer> staging_buffer::create(const pinned_pool& pool, const stream_ref& stream,
                                               staging_options settings) try {
@@ -130,4 +130,4 @@ result<void> staging_buffer::download_pieces(const void* from, bytes size, piece
   return detail::no_host_memory();
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

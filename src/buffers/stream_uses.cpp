@@ -9,7 +9,7 @@
 #include "device/finished_work.hpp"
 #include "pools/thread_stream.hpp"
 
-namespace weir::inline v0::buffers {
+namespace weir { inline namespace v0 { namespace buffers {
 
 namespace {
 
@@ -134,4 +134,4 @@ result<bool> stream_uses::poll() {
   return true;
 }
 
-}  // namespace weir::inline v0::buffers
+}}}  // namespace weir::v0::buffers

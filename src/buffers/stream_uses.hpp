@@ -10,7 +10,7 @@
 #include "weir/device/event.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::buffers {
+namespace weir { inline namespace v0 { namespace buffers {
 
 /// What the host has to wait for. Gathered with the lock of the stream_uses, and waited for without
 /// it. One thread.
@@ -65,4 +65,4 @@ class stream_uses {
   std::vector<use> uses_;
 };
 
-}  // namespace weir::inline v0::buffers
+}}}  // namespace weir::v0::buffers

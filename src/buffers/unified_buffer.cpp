@@ -12,7 +12,7 @@
 #include "weir/buffer/copy.hpp"
 #include "weir/device/runtime.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using buffers::managed_state;
 using patience = buffers::view_patience;
@@ -351,4 +351,4 @@ result<void> managed_block::attach(attachment mode, const stream_ref& stream) co
 
 }  // namespace detail
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

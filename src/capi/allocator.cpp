@@ -7,7 +7,7 @@
 #include "heap/fast_path.hpp"
 #include "weir.h"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 result<stream_argument> find_stream(weir_stream* handle, const allocator_object& home) {
   if (handle == nullptr) return stream_argument{nullptr, home.legacy};
@@ -92,7 +92,7 @@ template <class Answer, class Action>
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

@@ -10,7 +10,7 @@
 #include "weir/pool/bin_pool.hpp"
 #include "weir/pool/pinned_pool.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 /// Either pool, with the same interface.
 struct block_pool_object {
@@ -40,7 +40,7 @@ result<void> create_block_pool(weir_runtime* runtime, std::int32_t device, std::
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

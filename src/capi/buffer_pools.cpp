@@ -13,7 +13,7 @@
 #include "weir.h"
 #include "weir/pool/buffer_pool.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 struct buffer_pool_object {
   buffer_pool pool;
@@ -54,7 +54,7 @@ result<void> take_buffer(weir_buffer_pool* pool, std::uint32_t flags, weir_strea
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

@@ -12,8 +12,7 @@
 #include "weir/buffer/copy.hpp"
 #include "weir/resource/plain_resource.hpp"
 
-namespace weir::inline v0::capi {
-namespace {
+namespace weir { inline namespace v0 { namespace capi { namespace {
 
 result<buffer_argument<device_buffer>> find_device_buffer(weir_buffer* handle) {
   return find_buffer<device_buffer>(
@@ -21,7 +20,7 @@ result<buffer_argument<device_buffer>> find_device_buffer(weir_buffer* handle) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

@@ -13,7 +13,7 @@
 #include "weir/buffer/unified_buffer.hpp"
 #include "weir/pool/pooled_buffer.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 /// Memory of one of four kinds, with an owner. Each is one thread's at a time, hence the lock.
 struct buffer_object {
@@ -65,4 +65,4 @@ template <class Kind>
   return (flags & weir_buffer_zeroed) != 0 ? contents::zeroed : contents::undefined;
 }
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi

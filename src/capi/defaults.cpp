@@ -11,7 +11,7 @@
 #include "weir.h"
 #include "weir/base/options.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 namespace {
 
 /// Published when the runtime is open; never changed, but for allocators that are added.
@@ -111,7 +111,7 @@ result<default_allocator> default_allocator_of(std::int32_t device) {
   return make_default_allocator(*machine, device);
 }
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

@@ -7,7 +7,7 @@
 #include "weir.h"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 /// An allocator that is never closed, and its handle.
 struct default_allocator {
@@ -22,4 +22,4 @@ struct default_allocator {
 /// The allocator of the device if it exists; without one, nulls.
 [[nodiscard]] default_allocator existing_allocator_of(std::int32_t device) noexcept;
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi

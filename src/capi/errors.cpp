@@ -13,7 +13,7 @@
 #include "weir/base/error.hpp"
 #include "weir/base/version.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 namespace {
 
 constinit thread_local std::int32_t last_native = 0;
@@ -76,7 +76,7 @@ weir_error remember(errc code, const char* detail) noexcept {
   return static_cast<weir_error>(code);
 }
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using weir::errc;
 

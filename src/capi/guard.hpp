@@ -7,7 +7,7 @@
 #include "weir.h"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 /// Keeps `failed` as the calling thread's last error and returns its number. Allocates nothing
 /// itself.
@@ -32,4 +32,4 @@ weir_error guarded(Body&& body) noexcept {
   }
 }
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi

@@ -12,7 +12,7 @@
 
 #include "capi/thread_locals.hpp"
 
-namespace weir::inline v0::capi::table {
+namespace weir { inline namespace v0 { namespace capi { namespace table {
 
 constinit std::atomic<slot*> chunks[most_chunks] = {};
 constinit thread_local reader* this_reader = nullptr;
@@ -159,4 +159,4 @@ result<std::shared_ptr<void>> take(handle_kind kind, std::uint64_t number) {
   return object;
 }
 
-}  // namespace weir::inline v0::capi::table
+}}}}  // namespace weir::v0::capi::table

@@ -13,7 +13,7 @@
 #include "heap/asymmetric_barrier.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 /// What a handle stands for. Odd, in the lowest byte of the number: no pointer to anything but
 /// bytes ends so.
@@ -155,4 +155,4 @@ template <class Handle>
   return std::static_pointer_cast<object_of<Handle>>(std::move(object));
 }
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi

@@ -9,7 +9,7 @@
 #include "weir.h"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 weir_memory_stats to_c(const memory_stats& from) noexcept {
   weir_memory_stats known{};
@@ -46,7 +46,7 @@ result<tag> find_tag(std::uint32_t number) {
   return tag::numbered(static_cast<std::uint16_t>(number));
 }
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

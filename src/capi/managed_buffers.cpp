@@ -10,8 +10,7 @@
 #include "weir.h"
 #include "weir/buffer/managed_memory.hpp"
 
-namespace weir::inline v0::capi {
-namespace {
+namespace weir { inline namespace v0 { namespace capi { namespace {
 
 using managed_argument = buffer_argument<buffer_object::managed>;
 
@@ -83,7 +82,7 @@ result<void> begin_host(weir_buffer* buffer, const View& view) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

@@ -23,7 +23,7 @@
 #include "weir/pool/stream_pool.hpp"
 #include "weir/share/session.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 struct runtime_object {
   std::shared_ptr<runtime> machine;
@@ -177,4 +177,4 @@ weir_error allocate_or_ask(std::uint64_t size, void** pointer, const Attempt& at
   }
 }
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi

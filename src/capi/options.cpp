@@ -8,8 +8,7 @@
 #include "capi/structures.hpp"
 #include "weir.h"
 
-namespace weir::inline v0::capi {
-namespace {
+namespace weir { inline namespace v0 { namespace capi { namespace {
 
 // Never destroyed: its texts are handed out.
 const std::vector<option_info>& table_of_options() {
@@ -18,7 +17,7 @@ const std::vector<option_info>& table_of_options() {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

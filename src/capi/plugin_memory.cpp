@@ -11,7 +11,7 @@
 #include "weir/base/error.hpp"
 #include "weir_plugins.h"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 namespace {
 
 /// The stream that the thread named for the device; null without thread locals, or for a device
@@ -110,7 +110,7 @@ void plugin_empty_caches() noexcept {
   }));
 }
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

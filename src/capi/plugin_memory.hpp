@@ -10,7 +10,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 /// The stream of a request: a raw one, or the one that weir_plugin_set_stream() named.
 struct plugin_stream {
@@ -64,4 +64,4 @@ template <class Action>
   return outcome;
 }
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi

@@ -9,7 +9,7 @@
 #include "capi/thread_locals.hpp"
 #include "weir.h"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 struct capture_object {
   std::shared_ptr<allocator_object> owner;
@@ -51,7 +51,7 @@ result<void> create_pool(weir_allocator* allocator, const char* name, std::uint3
   return hand_out_pool(object, allocator, std::move(created), pool);
 }
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

@@ -10,7 +10,7 @@
 #include "weir.h"
 #include "weir/trace/recorder.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 /// Observes its allocator until it is stopped.
 struct recorder_object {
@@ -41,7 +41,7 @@ result<recorder_options> options_from(const weir_recorder_options& from, weir::d
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

@@ -10,7 +10,7 @@
 #include "capi/structures.hpp"
 #include "weir.h"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 result<device_argument> find_device(weir_runtime* handle, std::int32_t number) {
   WEIR_TRY_VALUE(object, find(handle));
@@ -53,7 +53,7 @@ std::uint32_t features_of(const device& described) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

@@ -12,7 +12,7 @@
 #include "weir.h"
 #include "weir/share/channel.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 struct link_object {
   std::shared_ptr<runtime> machine;
@@ -57,7 +57,7 @@ result<void> hand_out_shared(shared_memory memory, weir_shared** into) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

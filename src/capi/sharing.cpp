@@ -10,8 +10,7 @@
 #include "sharing/device_idle.hpp"
 #include "weir.h"
 
-namespace weir::inline v0::capi {
-namespace {
+namespace weir { inline namespace v0 { namespace capi { namespace {
 
 /// The array that begins at `first`. bad_version, invalid_argument: an entry cannot be a piece.
 result<std::vector<weir_shared_piece>> read_pieces(const weir_shared_piece* first,
@@ -56,7 +55,7 @@ result<bytes> total_of(const std::vector<weir_shared_piece>& pieces) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

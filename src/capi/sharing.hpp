@@ -11,7 +11,7 @@
 #include "weir/device/virtual_memory.hpp"
 #include "weir/share/session.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 /// Physical handles of another process, mapped one behind the other. They are unmapped before the
 /// addresses go.
@@ -36,4 +36,4 @@ struct imported_object {
   return static_cast<access_rights>(number);
 }
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi

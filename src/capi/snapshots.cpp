@@ -8,7 +8,7 @@
 #include "capi/structures.hpp"
 #include "weir.h"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 struct snapshot_object {
   allocator_snapshot snapshot;
@@ -62,7 +62,7 @@ result<void> copy_array(const std::vector<Element>& from, std::uint64_t first, I
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

@@ -9,8 +9,7 @@
 #include "weir.h"
 #include "weir/pool/stream_pool.hpp"
 
-namespace weir::inline v0::capi {
-namespace {
+namespace weir { inline namespace v0 { namespace capi { namespace {
 
 constexpr std::uint32_t stream_pool_flags =
     weir_stream_pool_posix_descriptor | weir_stream_pool_no_event_dependencies |
@@ -47,7 +46,7 @@ result<stream_pool_attribute> attribute_from(std::int32_t number) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

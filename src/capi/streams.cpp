@@ -7,7 +7,7 @@
 #include "weir.h"
 #include "weir/device/stream_watch.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 result<stream_argument> find_stream(weir_stream* handle, weir::device home) {
   if (handle == nullptr) return stream_argument{nullptr, stream_ref::legacy(home)};
@@ -26,7 +26,7 @@ result<void> hand_out_stream(stream_object object, weir_stream** into) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

@@ -13,7 +13,7 @@
 #include "weir/base/result.hpp"
 #include "weir/observe/stats.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 template <std::size_t Size>
 void copy_text(char (&into)[Size], std::string_view text) noexcept {
@@ -127,4 +127,4 @@ class array_argument {
 }
 [[nodiscard]] weir_memory_stats to_c(const memory_stats& from) noexcept;
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi

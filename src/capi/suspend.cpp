@@ -9,8 +9,7 @@
 #include "weir.h"
 #include "weir/allocator/suspend.hpp"
 
-namespace weir::inline v0::capi {
-namespace {
+namespace weir { inline namespace v0 { namespace capi { namespace {
 
 /// A choice of the caller's, which are numbered as ours are.
 template <class Choice>
@@ -93,7 +92,7 @@ result<void> move_and_tell(Outcome* into, const Move& move) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi
 
 using namespace weir;
 using namespace weir::capi;

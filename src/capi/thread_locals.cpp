@@ -5,7 +5,7 @@
 
 #include <new>
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 namespace {
 
 constinit thread_local thread_locals* own = nullptr;
@@ -41,4 +41,4 @@ thread_locals* own_thread_locals() noexcept {
 
 thread_locals* existing_thread_locals() noexcept { return own; }
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi

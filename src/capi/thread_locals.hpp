@@ -11,7 +11,7 @@
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::capi {
+namespace weir { inline namespace v0 { namespace capi {
 
 /// One thread's; created when it is first needed, destroyed with the thread.
 ///
@@ -36,4 +36,4 @@ struct thread_locals {
 /// Null if the thread has none yet.
 [[nodiscard]] thread_locals* existing_thread_locals() noexcept;
 
-}  // namespace weir::inline v0::capi
+}}}  // namespace weir::v0::capi

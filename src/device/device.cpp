@@ -7,7 +7,7 @@
 #include "base/member_list.hpp"
 #include "device/state.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace detail {
 namespace {
 
@@ -330,4 +330,4 @@ weir::error context_scope::error() const {
   return driver::make_error(call_, native_);
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -6,7 +6,7 @@
 
 #include "device/state.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using detail::device_state;
 using driver::call;
@@ -247,4 +247,4 @@ weir::error thread_capture_mode_guard::error() const {
   return driver::make_error(call::thread_exchange_stream_capture_mode, native_);
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

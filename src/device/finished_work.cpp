@@ -5,7 +5,7 @@
 
 #include "device/state.hpp"
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 using driver::call;
 using driver::check;
@@ -94,4 +94,4 @@ result<std::optional<bool>> has_finished_work(const stream_ref& stream,
   return std::optional<bool>{*reached};
 }
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

@@ -11,7 +11,7 @@
 #include "weir/device/event.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// Whether work may be queued on the stream without becoming part of a capture or breaking one.
 /// False for a stream that is being captured, and for the legacy stream while a stream that
@@ -49,4 +49,4 @@ namespace weir::inline v0::detail {
 [[nodiscard]] result<std::optional<bool>> has_finished_work(const stream_ref& stream,
                                                             const context_scope& bound);
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

@@ -10,7 +10,7 @@
 #include "device/state.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace detail {
 
 std::atomic<std::uint32_t> fork_generation{0};
@@ -185,4 +185,4 @@ std::string to_string(const runtime_description& description) {
   return text;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -18,7 +18,7 @@
 #include "weir/device/stream.hpp"
 #include "weir/observe/events.hpp"
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// How often this process came out of a fork as the child. Objects remember the number they were
 /// born under; one that differs belongs to the parent, whose driver the child must not touch. The
@@ -179,4 +179,4 @@ void report_failure(const result<void>& outcome) noexcept;
   return {};
 }
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

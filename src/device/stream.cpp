@@ -9,7 +9,7 @@
 #include "device/state.hpp"
 #include "weir/device/event.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using detail::device_state;
 using driver::call;
@@ -294,4 +294,4 @@ stream_ref stream::ref() const noexcept {
   return known;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

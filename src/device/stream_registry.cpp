@@ -6,7 +6,7 @@
 
 #include "device/state.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace detail {
 
 void stream_registry::add(const stream_ref& stream) {
@@ -131,4 +131,4 @@ stream_source_registration& stream_source_registration::operator=(
   return *this;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -12,7 +12,7 @@
 #include "weir/device/stream.hpp"
 #include "weir/device/stream_watch.hpp"
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// Streams that last until weir learns of their end: those it created itself, and those that are
 /// watched (weir/device/stream_watch.hpp). Whoever keeps memory in stream order queries all of
@@ -52,4 +52,4 @@ class stream_registry {
   std::atomic<bool> has_sources_{false};
 };
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

@@ -8,7 +8,7 @@
 #include "device/state.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using detail::device_state;
 using driver::call;
@@ -247,4 +247,4 @@ result<void> free_plain(const context_scope& scope, device_address address) {
   return check(call::mem_free, scope.driver().mem_free(address));
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -7,7 +7,7 @@
 
 #include "device/state.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using detail::device_state;
 
@@ -175,4 +175,4 @@ result<void> mapping::set_access(std::span<const vmm::access> rights) const {
   return vmm::set_access(scope, address_, size_, rights);
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -3,7 +3,7 @@
 
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::driver {
+namespace weir { inline namespace v0 { namespace driver {
 namespace {
 
 constexpr bool required = true;
@@ -19,4 +19,4 @@ constexpr std::array<call_info, call_count> rows{{
 
 const call_info& info(call row) noexcept { return rows[static_cast<std::size_t>(row)]; }
 
-}  // namespace weir::inline v0::driver
+}}}  // namespace weir::v0::driver

@@ -3,7 +3,7 @@
 
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::driver {
+namespace weir { inline namespace v0 { namespace driver {
 
 // Neither switch has a default: a result that weir/driver/types.hpp declares and results.def
 // forgets is a warning, and warnings are errors.
@@ -35,4 +35,4 @@ error make_error(call source, CUresult native, bytes requested, std::string deta
           .detail = std::move(detail)};
 }
 
-}  // namespace weir::inline v0::driver
+}}}  // namespace weir::v0::driver

@@ -7,7 +7,7 @@
 
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::driver {
+namespace weir { inline namespace v0 { namespace driver {
 namespace {
 
 // cuGetProcAddress came in two forms: four arguments in CUDA 11.3, five since 12.0. Each is
@@ -140,4 +140,4 @@ result<std::unique_ptr<library>> load(const char* path) noexcept {
   }
 }
 
-}  // namespace weir::inline v0::driver
+}}}  // namespace weir::v0::driver

@@ -11,7 +11,7 @@
 #include "weir/base/result.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// Gives numbers to keys in the order in which they are first seen.
 template <class Key>
@@ -79,4 +79,4 @@ class recording_builder {
   std::uint64_t last_time_ = 0;
 };
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -17,7 +17,7 @@
 #include "formats/output.hpp"
 #include "formats/utf8.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
 /// A JSON string. Names come from programs and may be anything, and a reader that gets invalid
@@ -281,4 +281,4 @@ result<void> write_chrome_trace(const recording& recording, const std::string& p
   return write_file(path, chrome_trace_of(recording, options));
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

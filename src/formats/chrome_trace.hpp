@@ -6,7 +6,7 @@
 #include "weir/base/result.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 struct chrome_options {
   bool blocks = true;  ///< a slice a block, from its allocation to its free; else counters alone
@@ -20,4 +20,4 @@ struct chrome_options {
 [[nodiscard]] result<void> write_chrome_trace(const recording& recording, const std::string& path,
                                               const chrome_options& options = {});
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -7,7 +7,7 @@
 #include "formats/csv_trace.hpp"
 #include "formats/output.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
 class csv_writer {
@@ -62,4 +62,4 @@ result<void> write_csv_trace(const recording& recording, const std::string& path
   return write_file(path, csv_trace_of(recording));
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

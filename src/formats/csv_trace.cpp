@@ -7,7 +7,7 @@
 #include "formats/builder.hpp"
 #include "formats/lines.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
 constexpr std::string_view columns = "op,id,bytes,stream,t_us";
@@ -159,4 +159,4 @@ result<std::vector<recorded_peak>> read_csv_peaks(std::string_view text, std::st
   return peaks;
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

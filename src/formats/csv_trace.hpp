@@ -9,7 +9,7 @@
 #include "weir/base/result.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// Whether the text looks like a CSV trace.
 [[nodiscard]] bool is_csv_trace(std::string_view text) noexcept;
@@ -37,4 +37,4 @@ namespace weir::inline v0::formats {
                                                                 std::string_view name,
                                                                 std::string_view trace);
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -15,7 +15,7 @@
 
 #include <cstdlib>
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
 template <class T>
@@ -201,11 +201,11 @@ std::vector<std::string> debug_information::lines_at(const coded_frame& frame) {
   return read->lines_at(frame);
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats
 
 #else
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 class debug_information::file {};
 
@@ -213,13 +213,13 @@ bool reads_debug_information() noexcept { return false; }
 
 std::vector<std::string> debug_information::lines_at(const coded_frame&) { return {}; }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats
 
 #endif
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 debug_information::debug_information() = default;
 debug_information::~debug_information() = default;
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

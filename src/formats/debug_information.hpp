@@ -9,7 +9,7 @@
 
 #include "formats/frames.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// The programs and libraries that were asked for, each opened once and read as far as needed. One
 /// thread at a time. Without libdw it knows nothing.
@@ -30,4 +30,4 @@ class debug_information {
   std::map<std::pair<std::string, std::string>, std::unique_ptr<file>> files_;  // by path and build
 };
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

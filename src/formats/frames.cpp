@@ -11,7 +11,7 @@
 #include "base/hexadecimal.hpp"
 #include "formats/debug_information.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
 bool is_hexadecimal(std::string_view text) {
@@ -101,4 +101,4 @@ void name_frames(recording& recording) {
   recording.frames = std::move(frames);
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

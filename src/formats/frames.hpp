@@ -8,7 +8,7 @@
 
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// A frame as the recorder writes it: "function+0x1c at /path/library+0x4711 (build 0123ab)".
 struct coded_frame {
@@ -39,4 +39,4 @@ void name_frames(recording& recording);
 /// Whether debug information can be read: this was built with libdw.
 [[nodiscard]] bool reads_debug_information() noexcept;
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -11,7 +11,7 @@
 #include <memory>
 #include <utility>
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
 constexpr std::size_t piece = std::size_t{1} << 18;
@@ -131,4 +131,4 @@ result<std::string> decompress(std::string bytes, const input_limits& limits) {
   return bytes;
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

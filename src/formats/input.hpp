@@ -8,7 +8,7 @@
 
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// The most that a reader accepts, so that a hostile file cannot take all memory.
 struct input_limits {
@@ -25,4 +25,4 @@ struct input_limits {
 /// comes back as it is. system: damaged or cut; limit_exceeded: more than limits.bytes.
 [[nodiscard]] result<std::string> decompress(std::string bytes, const input_limits& limits = {});
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// `label`, in as many parentheses as it takes to be none of the names.
 [[nodiscard]] inline std::string label_beside(std::string label,
@@ -14,4 +14,4 @@ namespace weir::inline v0::formats {
   return label;
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

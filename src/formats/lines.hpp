@@ -10,7 +10,7 @@
 
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 [[nodiscard]] inline error bad_line(std::string_view name, std::size_t line,
                                     std::string_view reason) {
@@ -53,4 +53,4 @@ result<void> for_each_line(std::string_view text, Function visit) {
   return {};
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
 constexpr std::uint64_t unit = 512;
@@ -134,4 +134,4 @@ void memory_map::release(std::uint64_t address, std::uint64_t size) {
   }
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

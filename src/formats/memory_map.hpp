@@ -9,7 +9,7 @@
 #include "formats/two_step_frees.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// Whether an event of that kind is anywhere in the recording. Reads all its events.
 [[nodiscard]] bool has_events(const recording& recording, trace_kind kind);
@@ -72,4 +72,4 @@ class memory_map {
   std::vector<change> changes_;
 };
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -9,7 +9,7 @@
 #include "formats/torch_snapshot.hpp"
 #include "weir/trace/trace_file.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
 /// "runs/gpt2.trace.gz" is about gpt2.
@@ -79,4 +79,4 @@ result<recording> read_recording(const std::string& path, const input_limits& li
   return std::move(read);
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

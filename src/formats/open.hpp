@@ -9,7 +9,7 @@
 #include "weir/base/result.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// Reads a .weirtrace, a CSV trace, a PyTorch snapshot or an RMM log, plain or compressed with gzip
 /// or zstd, from the standard input for "-"; distinguished by their content, not by their names. A
@@ -30,4 +30,4 @@ namespace weir::inline v0::formats {
                                                     const input_limits& limits = {},
                                                     const device_choice& choice = {});
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

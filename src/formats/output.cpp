@@ -5,7 +5,7 @@
 
 #include "base/part_file.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 result<void> write_file(const std::string& path, std::string_view content) {
   detail::part_file file;
@@ -19,4 +19,4 @@ result<void> write_file(const std::string& path, std::string_view content) {
   return error{.code = errc::system, .detail = path + ": " + std::strerror(reason)};
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -6,10 +6,10 @@
 
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// Replaces the file if there is one. system, with path and reason: it cannot be written, e.g.
 /// because the disk is full; what was there is as it was then.
 [[nodiscard]] result<void> write_file(const std::string& path, std::string_view content);
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
 using value_type = pickle_value::value_type;
@@ -388,4 +388,4 @@ const pickle_value* pickle::find(const pickle_value& dict, std::string_view key)
   return nullptr;
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

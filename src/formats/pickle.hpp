@@ -11,7 +11,7 @@
 #include "formats/input.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// A value in a pickle. Small; what it holds belongs to its document.
 struct pickle_value {
@@ -109,4 +109,4 @@ class pickle_writer {
   std::unordered_map<std::string_view, std::uint32_t> words_;
 };
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

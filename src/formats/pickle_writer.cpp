@@ -5,7 +5,7 @@
 
 #include "formats/pickle.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 pickle_writer::pickle_writer() : out_{"\x80\x04"} {}
 
@@ -84,4 +84,4 @@ std::string pickle_writer::finish() && {
   return std::move(out_);
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -7,7 +7,7 @@
 #include "formats/builder.hpp"
 #include "formats/lines.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
 constexpr std::string_view rmm_columns = "Thread,Time,Action,Pointer,Size,Stream";
@@ -127,4 +127,4 @@ result<recording> read_rmm_log(std::string_view text, std::string_view name,
   return std::move(reader).finish();
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

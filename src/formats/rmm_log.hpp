@@ -7,7 +7,7 @@
 #include "weir/base/result.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 [[nodiscard]] bool is_rmm_log(std::string_view text) noexcept;
 
@@ -19,4 +19,4 @@ namespace weir::inline v0::formats {
 [[nodiscard]] result<recording> read_rmm_log(std::string_view text, std::string_view name,
                                              const input_limits& limits = {});
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <map>
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// A set of address ranges that do not overlap. Each carries a `Label`; ranges of different labels
 /// are not merged. One thread. A call costs the logarithm of the number of ranges, and what it
@@ -68,4 +68,4 @@ class segment_ranges {
   std::map<std::uint64_t, range> all_;
 };
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

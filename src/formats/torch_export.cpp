@@ -10,7 +10,7 @@
 #include "formats/pickle.hpp"
 #include "formats/torch_snapshot.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
 /// Writes the parts of a snapshot. Everything is of device 0.
@@ -283,4 +283,4 @@ result<void> write_torch_snapshot(const recording& recording, const std::string&
   return write_file(path, torch_snapshot_of(recording));
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -12,7 +12,7 @@
 #include "formats/pickle.hpp"
 #include "formats/segment_ranges.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
 /// A history entry with the fields that all have.
@@ -525,4 +525,4 @@ result<recording> read_torch_snapshot(std::string_view bytes, std::string_view /
   return snapshot_reader{tree, bytes.size(), most}.read(choice);
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

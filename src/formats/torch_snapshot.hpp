@@ -10,7 +10,7 @@
 #include "weir/base/result.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// Which device of a snapshot of several is read.
 struct device_choice {
@@ -47,4 +47,4 @@ inline constexpr std::string_view invented_key = "weir_invented";
 [[nodiscard]] result<void> write_torch_snapshot(const recording& recording,
                                                 const std::string& path);
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -5,7 +5,7 @@
 
 #include "formats/memory_map.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 two_step_frees::two_step_frees(const recording& recording) {
   if (!has_events(recording, trace_kind::reusable)) return;
@@ -30,4 +30,4 @@ two_step_frees::two_step_frees(const recording& recording) {
   }
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -7,7 +7,7 @@
 
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// Says of each block of a recording whether its free is followed by a `reusable`. A recording may
 /// have both kinds of blocks. Reads the events once; a bit an event, none where no event is
@@ -27,4 +27,4 @@ class two_step_frees {
   std::vector<bool> has_both_;
 };
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

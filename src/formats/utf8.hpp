@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace weir::inline v0::formats {
+namespace weir { inline namespace v0 { namespace formats {
 
 /// How many bytes the letter takes with which the text begins; 0 if it is not valid UTF-8, or
 /// empty.
@@ -24,4 +24,4 @@ namespace weir::inline v0::formats {
   return length;
 }
 
-}  // namespace weir::inline v0::formats
+}}}  // namespace weir::v0::formats

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
 constexpr std::uint64_t key_of(pool_id pool, tag tag) {
@@ -325,4 +325,4 @@ std::size_t accounts::footprint() const noexcept {
   return cells_.capacity() * sizeof(cell) + (tags_.size() + pools_.size()) * sizeof(tag_entry);
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -12,7 +12,7 @@
 #include "weir/observe/stats.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// A pool and a tag, as one number that fits a block's record. The allocator's own pool comes
 /// first: there the number is the tag's.
@@ -279,4 +279,4 @@ class accounts {
   std::vector<account_number> unused_;  // private numbers that may be given again
 };
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

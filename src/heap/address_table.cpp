@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
 constexpr std::uint32_t first_capacity = 1024;
@@ -70,4 +70,4 @@ void address_table::erase(std::uint64_t address) noexcept {
   --used_;
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

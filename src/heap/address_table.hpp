@@ -9,7 +9,7 @@
 
 #include "heap/vocabulary.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// Which block starts at an address.
 ///
@@ -78,4 +78,4 @@ class address_table {
   std::size_t most_used_ = 0;
 };
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -7,7 +7,7 @@
 #include "heap/room_search.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
 result<request> make_request(bytes size, bytes alignment) {
@@ -211,4 +211,4 @@ void central_heap::emit_to_observer(memory_event_kind kind, const block& block, 
        .rounded = block.size()});
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

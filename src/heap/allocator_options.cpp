@@ -6,7 +6,7 @@
 
 #include "heap/check_options.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 result<void> heap::check_options(const allocator_options& options) {
   const auto refuse = [](std::string detail) {
@@ -87,4 +87,4 @@ std::string to_string(const allocator_options& choices) {
   return text;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

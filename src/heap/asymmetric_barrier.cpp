@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 constinit bool asymmetric_barrier::expedited_ = false;
 constinit bool asymmetric_barrier::refused_ = false;
@@ -26,4 +26,4 @@ void asymmetric_barrier::heavy() noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

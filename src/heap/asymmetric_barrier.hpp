@@ -8,7 +8,7 @@
 // A sanitizer that knows nothing of membarrier is shown the order in terms it understands.
 #define WEIR_HEAP_SHOW_ORDER WEIR_WITH_THREAD_SANITIZER
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// Dekker's question ("I am in" / "are you?") between a thread that asks it at every call and one
 /// that asks it seldom. The frequent side stores, calls light() and loads; the rare side stores,
@@ -57,4 +57,4 @@ class asymmetric_barrier {
   static bool refused_;
 };
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

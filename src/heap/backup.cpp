@@ -12,7 +12,7 @@
 #include "observe/own_work.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
 using driver::call;
@@ -334,4 +334,4 @@ void backup_copies::drain(const context_scope& bound) noexcept {
   meter_ = nullptr;
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

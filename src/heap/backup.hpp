@@ -20,7 +20,7 @@
 #include "weir/driver/types.hpp"
 #include "weir/observe/stats.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// A piece of host memory.
 struct backup_piece {
@@ -187,4 +187,4 @@ class backup_copies {
   std::uint64_t chunk_ = 0;
 };
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

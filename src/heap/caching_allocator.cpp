@@ -4,12 +4,10 @@
 #include <cmath>
 #include <utility>
 
-#include "heap/allocator_created.hpp"
-#include "heap/check_options.hpp"
 #include "heap/fast_path.hpp"
 #include "heap/throw_failure.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 constexpr bytes plain_alignment{heap::unit};
@@ -46,15 +44,6 @@ static_assert(allocator_alignment == plain_alignment);
 }  // namespace
 
 // --- Requests and frees -------------------------------------------------------------------------
-
-result<caching_allocator> caching_allocator::create(weir::device device,
-                                                    const allocator_options& options) {
-  WEIR_TRY(heap::check_options(options));
-  WEIR_TRY_VALUE(heap, heap::central_heap::create(device, options));
-  caching_allocator allocator{std::move(heap)};
-  WEIR_TRY(heap::allocator_created(allocator, options));
-  return allocator;
-}
 
 void* caching_allocator::allocate(bytes size, const stream_ref& stream, bytes alignment) const {
   heap::central_heap* const heap = heap_.get();
@@ -365,4 +354,4 @@ void observer_registration::end() noexcept {
   all_.reset();
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -7,7 +7,7 @@
 
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 void card_shares::set_ceiling(const void* holder, std::uint64_t most) noexcept {
   for (share& each : shares_)
@@ -78,4 +78,4 @@ void central_heap::update_limit(bool always_told) noexcept {
   placement_.emit({.kind = memory_event_kind::limit, .size = most});
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -9,7 +9,7 @@
 #include "observe/shortage.hpp"
 #include "weir/base/bytes.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// The other processes on the device, as one share knows them.
 struct neighbourhood {
@@ -48,4 +48,4 @@ class card_shares {
   std::vector<share> shares_;
 };
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

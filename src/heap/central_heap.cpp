@@ -11,7 +11,7 @@
 #include "observe/tool_regions.hpp"
 #include "order/all_work_wait.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
 std::atomic<std::uint64_t> next_serial{1};
@@ -335,4 +335,4 @@ void central_heap::thread_ended(thread_cache& cache) noexcept {
   caches_.recycle(cache);
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -43,7 +43,7 @@
 //   flush         thread cache → store;  free: user → cache or store;  trim, release: → driver
 //   handle, slot  physical memory of the driver; a granule of addresses that one is mapped to
 //   hole          addresses that no handle is mapped to as its current place
-//   store         where a pool's blocks lie: an arena, or PyTorch's segments (room placement)
+//   store         where a pool's blocks lie: an arena, or PyTorch's segments (component placement)
 //   account       a pool and a tag, as one number; its ledger counts what is live
 //   suspended     of a pool: its memory went to the driver, its blocks and addresses stay
 //   reason        why a thread's cache must leave its fast path (thread_cache.hpp)
@@ -88,7 +88,7 @@
 #include "order/stream_order.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 using detail::any_size;
 using order::driver_access;
@@ -803,4 +803,4 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   bool pools_to_sweep_ WEIR_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -4,9 +4,9 @@
 #include "weir/allocator/allocator_options.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// invalid_argument: a value is out of the range that docs/options.md gives for the option.
 [[nodiscard]] result<void> check_options(const allocator_options& options);
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -7,7 +7,7 @@
 #include "heap/central_heap.hpp"
 #include "observe/misuse.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// Whatever fails in here, the block is freed: what cannot be waited for now (a capture, a driver
 /// in trouble, no host memory) is inspected in a later call, or when the allocator is closed. A
@@ -122,4 +122,4 @@ void central_heap::on_damage(const placement::damage& found) noexcept {
   }
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -7,7 +7,7 @@
 #include "heap/spin_then_lock.hpp"
 #include "order/mutation.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 void central_heap::emit_own(event_sink& sink, memory_event_kind kind, const block& block,
                             stream_id stream) const noexcept {
@@ -248,4 +248,4 @@ void central_heap::leave_aside_unplaced(thread_cache& cache) noexcept {
   }
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -8,7 +8,7 @@
 #include "heap/central_heap.hpp"
 #include "observe/current_tag.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 template <std::uint32_t reasons>
 inline bool central_heap::fast_path_is_open() const noexcept {
@@ -118,4 +118,4 @@ inline bool central_heap::fast_free(void* pointer, const Stream& stream) noexcep
   return true;
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

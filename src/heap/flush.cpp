@@ -5,7 +5,7 @@
 #include "heap/central_heap.hpp"
 #include "heap/spin_then_lock.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 void central_heap::raise_peaks(const thread_cache& cache) noexcept {
   if (cache.sum.allocations() == 0) return;
@@ -171,4 +171,4 @@ void central_heap::settle_caches() noexcept {
   accounts_.raise_peaks();
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

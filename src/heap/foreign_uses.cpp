@@ -8,7 +8,7 @@
 #include "device/finished_work.hpp"
 #include "order/all_work_wait.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
 detail::stream_registry& streams_of(weir::device owner) noexcept {
@@ -170,4 +170,4 @@ void foreign_listening::end() noexcept {
   homes_.clear();
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -14,7 +14,7 @@
 #include "weir/device/event.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// A stream of another device that uses a block.
 struct foreign_use {
@@ -87,4 +87,4 @@ class foreign_listening {
   std::vector<std::shared_ptr<detail::device_state>> homes_;
 };
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -6,7 +6,7 @@
 #include "heap/central_heap.hpp"
 #include "order/mutation.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
 /// What a stream frees is made known to the others after this much in several frees, or a 256th of
@@ -219,4 +219,4 @@ void central_heap::emit_recorded(const block& block, stream_id stream) const noe
                    .address = block.address});
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

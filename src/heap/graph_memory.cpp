@@ -5,7 +5,7 @@
 
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 graph_memory::~graph_memory() = default;
 
@@ -41,4 +41,4 @@ capture_notice& capture_notice::operator=(capture_notice&& other) noexcept {
   return *this;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

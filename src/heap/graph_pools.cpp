@@ -6,7 +6,7 @@
 
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
 constexpr unsigned no_destructor_sync = 1;  // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, the only flag
@@ -225,4 +225,4 @@ void central_heap::end_notice() noexcept {
   order_.resume();
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -10,7 +10,7 @@
 #include "heap/private_pools.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// What graph_memory shares: the claim that captures of a stream get their memory from a pool.
 struct graph_claim {
@@ -85,4 +85,4 @@ class capture_registry {
 [[nodiscard]] result<driver::CUgraph> graph_of(const stream_ref& stream,
                                                const context_scope& bound);
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

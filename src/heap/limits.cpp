@@ -4,7 +4,7 @@
 
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 result<void> central_heap::set_limit(bytes most) {
   WEIR_TRY(usable());
@@ -58,4 +58,4 @@ void central_heap::remove_callback(std::uint64_t key) noexcept {
   callbacks_.erase(entry);
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

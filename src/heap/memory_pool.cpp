@@ -5,7 +5,7 @@
 
 #include "heap/throw_failure.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 std::shared_ptr<heap::central_heap> owner_of(const std::shared_ptr<heap::pool>& pool) noexcept {
@@ -115,4 +115,4 @@ pool_scope::~pool_scope() {
   heap::this_thread.stop_serving();
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

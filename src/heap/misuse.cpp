@@ -8,7 +8,7 @@
 #include "base/hexadecimal.hpp"
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
 observe::accused_block accused(const block_info& block, std::string life) {
@@ -117,4 +117,4 @@ error central_heap::leak() {
                        bytes{total.allocated.current}, std::move(blocks));
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

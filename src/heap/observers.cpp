@@ -6,7 +6,7 @@
 
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 void observers::remove(const event_sink& sink) noexcept {
   const auto position = std::find(sinks_.begin(), sinks_.end(), &sink);
@@ -104,4 +104,4 @@ void central_heap::update_observers() noexcept {
   caches_.set_observer(observers_->sink());
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

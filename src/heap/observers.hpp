@@ -6,7 +6,7 @@
 #include "base/mutex.hpp"
 #include "weir/observe/events.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// The observers of an allocator, seen from the outside as one sink, or none.
 ///
@@ -45,4 +45,4 @@ class observers final : private event_sink {
   detail::mutex end_mutex_;
 };
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

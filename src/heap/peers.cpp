@@ -5,7 +5,7 @@
 
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 result<void> central_heap::enable_peer(weir::device peer) try {
   WEIR_TRY(usable());
@@ -66,4 +66,4 @@ result<void> central_heap::record_foreign_stream(void* pointer, const stream_ref
   return {};
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

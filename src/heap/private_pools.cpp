@@ -7,7 +7,7 @@
 #include "observe/misuse.hpp"
 #include "order/mutation.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 pool::~pool() {
   if (const auto allocator = owner_.lock()) allocator->release_pool(id_);
@@ -202,4 +202,4 @@ result<block_handles> central_heap::handles_under(const void* pointer,
   return no_host_memory();
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -14,7 +14,7 @@
 #include "weir/allocator/suspend.hpp"
 #include "weir/observe/events.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 class central_heap;
 
@@ -116,4 +116,4 @@ class pool {
 /// The pool that requests of this thread go to (pool_scope); null: none.
 [[nodiscard]] const pool*& scoped_pool() noexcept;
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

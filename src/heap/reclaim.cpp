@@ -6,7 +6,7 @@
 
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
 /// Set while this thread runs callbacks: requests from inside do not call them again.
@@ -231,4 +231,4 @@ result<bool> central_heap::wait_for_oldest(pool_state& asking, wait_bound& bound
   return false;
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -12,7 +12,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// What the user's out-of-memory callbacks did.
 struct callback_answer {
@@ -115,4 +115,4 @@ class reclaimer {
   ~reclaimer() = default;
 };
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -5,7 +5,7 @@
 
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace heap {
 namespace {
 
@@ -195,4 +195,4 @@ std::string memory_report::text() const {
   return text;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 result<block_index> room_search::find_room() {
   for (;;) {
@@ -209,4 +209,4 @@ result<bool> room_search::wait_for_oldest() {
   return heap_.wait_for_oldest(*pool_, waits_, driver_);
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -6,7 +6,7 @@
 #include "heap/reclaimer.hpp"
 #include "heap/rung.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// Looks for room for one request, in the order of find_room(): what is cheap and takes nothing
 /// from anybody first, what waits last. Whenever a rung frees anything the search starts over, so
@@ -92,4 +92,4 @@ class room_search {
   block_index room_ = no_block;
 };
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// How far a request climbed beyond its thread's cache, in the order of room_search::find_room().
 enum class rung : std::uint8_t {
@@ -28,4 +28,4 @@ struct search_trail {
   rung last = rung::free_range;  ///< where the latest request under the lock ended
 };
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

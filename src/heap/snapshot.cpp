@@ -5,7 +5,7 @@
 #include "base/hexadecimal.hpp"
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
 /// reserved is known to the stores; the rest follows from the ledger's figures. `away` is what is
@@ -314,9 +314,9 @@ std::string central_heap::check() {
   return wrong;
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 std::string_view name(block_state state) noexcept {
   switch (state) {
@@ -347,4 +347,4 @@ std::string to_string(const block_info& block) {
   return text;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

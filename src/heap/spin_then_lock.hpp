@@ -3,7 +3,7 @@
 
 #include "base/mutex.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// The heap's lock for who needs it for some hundred nanoseconds, as those do that hold it mostly:
 /// going to sleep over it, and being woken, would take ten times as long as it does.
@@ -38,4 +38,4 @@ class WEIR_THREAD_SAFETY(scoped_lockable) spin_then_lock {
   detail::mutex& mutex_;
 };
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

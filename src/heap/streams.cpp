@@ -7,7 +7,7 @@
 #include "order/all_work_wait.hpp"
 #include "order/mutation.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 result<central_heap::identified_stream> central_heap::identify(const stream_ref& stream,
                                                                thread_cache* cache) {
@@ -131,4 +131,4 @@ void central_heap::share_freed(driver_access& driver) {
   if (grew && *grew) static_cast<void>(retire_all());
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -23,7 +23,7 @@
 #include "heap/central_heap.hpp"
 #include "order/all_work_wait.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
 using placement::suspended_place;
@@ -780,4 +780,4 @@ result<bool> central_heap::is_suspended(const pool_selection& which) try {
   return no_host_memory();
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -16,7 +16,7 @@
 
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 result<void> central_heap::suspend_async(const pool_selection& which,
                                          const suspend_options& options) try {
@@ -174,4 +174,4 @@ void central_heap::end_carriers() noexcept {
   }
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

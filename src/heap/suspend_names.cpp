@@ -3,7 +3,7 @@
 
 #include "base/member_list.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 std::string to_string(suspended_contents contents) {
   switch (contents) {
@@ -61,4 +61,4 @@ std::string to_string(awaited_streams streams) {
   return "unknown";
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -5,7 +5,7 @@
 #include <new>
 #include <thread>
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 constinit thread_local local_cache this_thread{};
 
@@ -191,4 +191,4 @@ std::size_t thread_caches::footprint() const noexcept {
   return total;
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

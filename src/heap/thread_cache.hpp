@@ -18,7 +18,7 @@
 #include "weir/base/ids.hpp"
 #include "weir/observe/events.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// Blocks above this size (1 MiB) are not kept by size; one of them is kept a thread.
 constexpr std::uint32_t most_binned_units = 2048;
@@ -367,4 +367,4 @@ struct local_cache {
 // Initial-exec: one load from a register's offset, also inside the shared library.
 extern constinit thread_local local_cache this_thread __attribute__((tls_model("initial-exec")));
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -5,7 +5,7 @@
 
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 /// Out of memory is thrown with the heap's report.
 [[noreturn]] inline void throw_failure(central_heap& heap, error reason, bytes size,
@@ -15,4 +15,4 @@ namespace weir::inline v0::heap {
   raise(std::move(reason));
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

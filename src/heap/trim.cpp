@@ -6,7 +6,7 @@
 
 #include "heap/central_heap.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 result<bytes> central_heap::release_down_to(std::uint64_t keep, driver_access& driver) {
   const std::uint64_t before = placement_.reserved;
@@ -156,4 +156,4 @@ result<bytes> central_heap::empty_cache(pool_id id) try {
   return no_host_memory();
 }
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -1,4 +1,4 @@
-// The words of the rooms below that the whole heap speaks in.
+// Names from lower components that the whole heap uses.
 #pragma once
 
 #include "base/host_memory.hpp"
@@ -8,7 +8,7 @@
 #include "placement/backing_store.hpp"
 #include "placement/block.hpp"
 
-namespace weir::inline v0::heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 using detail::no_host_memory;
 
@@ -35,4 +35,4 @@ using placement::to_bytes;
 using placement::unit;
 using placement::units_for;
 
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -8,7 +8,7 @@
 #include "weir/base/bytes.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0::observe {
+namespace weir { inline namespace v0 { namespace observe {
 namespace {
 
 constexpr std::size_t most_freed = 65536;
@@ -80,4 +80,4 @@ block_history::range block_history::block_over(std::uint64_t address) const noex
   return {start, life.size, life.is_freed};
 }
 
-}  // namespace weir::inline v0::observe
+}}}  // namespace weir::v0::observe

@@ -10,7 +10,7 @@
 
 #include "weir/observe/events.hpp"
 
-namespace weir::inline v0::observe {
+namespace weir { inline namespace v0 { namespace observe {
 
 /// Remembers of each address the latest block there: size, tag, streams, and the calls in which it
 /// was allocated and freed. Of freed blocks the latest 65536.
@@ -52,4 +52,4 @@ class block_history final : public event_sink {
   std::deque<std::uint64_t> freed_;  // oldest first; may name addresses that are live again
 };
 
-}  // namespace weir::inline v0::observe
+}}}  // namespace weir::v0::observe

@@ -3,9 +3,9 @@
 
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0::observe {
+namespace weir { inline namespace v0 { namespace observe {
 
 // Initial-exec: one load from a register's offset, also inside the shared library.
 extern constinit thread_local tag thread_tag __attribute__((tls_model("initial-exec")));
 
-}  // namespace weir::inline v0::observe
+}}}  // namespace weir::v0::observe

@@ -4,7 +4,7 @@
 #include "base/hexadecimal.hpp"
 #include "weir/observe/events.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 event_sink::~event_sink() = default;
 bool event_sink::wants_existing() const noexcept { return false; }
@@ -68,4 +68,4 @@ std::string to_string(const memory_event& event) {
   return text;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -6,7 +6,7 @@
 
 #include "base/hexadecimal.hpp"
 
-namespace weir::inline v0::observe {
+namespace weir { inline namespace v0 { namespace observe {
 
 using detail::hexadecimal;
 
@@ -130,4 +130,4 @@ error leak(std::string_view what, std::uint64_t count, bytes size,
   });
 }
 
-}  // namespace weir::inline v0::observe
+}}}  // namespace weir::v0::observe

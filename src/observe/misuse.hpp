@@ -13,7 +13,7 @@
 #include "weir/base/ids.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0::observe {
+namespace weir { inline namespace v0 { namespace observe {
 
 /// What is known of a block when something is wrong with it. What is not known is 0.
 struct accused_block {
@@ -60,4 +60,4 @@ struct damaged_block {
 [[nodiscard]] error leak(std::string_view what, std::uint64_t count, bytes size,
                          std::vector<accused_block> blocks) noexcept;
 
-}  // namespace weir::inline v0::observe
+}}}  // namespace weir::v0::observe

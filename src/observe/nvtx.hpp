@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace weir::inline v0::observe::nvtx {
+namespace weir { inline namespace v0 { namespace observe { namespace nvtx {
 
 constexpr std::uint16_t version = 3;
 constexpr std::uint16_t memory_module = 1;
@@ -109,4 +109,4 @@ using regions_register_function = void (*)(void*, const register_batch*);
 using regions_unregister_function = void (*)(void*, const unregister_batch*);
 using regions_name_function = void (*)(void*, const name_batch*);
 
-}  // namespace weir::inline v0::observe::nvtx
+}}}}  // namespace weir::v0::observe::nvtx

@@ -1,8 +1,8 @@
 // The depth of an allocator's own work on this thread.
 #include "observe/own_work.hpp"
 
-namespace weir::inline v0::observe {
+namespace weir { inline namespace v0 { namespace observe {
 
 constinit thread_local std::uint8_t own_work_depth = 0;
 
-}  // namespace weir::inline v0::observe
+}}}  // namespace weir::v0::observe

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace weir::inline v0::observe {
+namespace weir { inline namespace v0 { namespace observe {
 
 /// A byte: thread-local storage is scarce (tests/package/check_library.py).
 extern constinit thread_local std::uint8_t own_work_depth;
@@ -21,4 +21,4 @@ class own_work_scope {
 
 [[nodiscard]] inline bool is_own_work() noexcept { return own_work_depth != 0; }
 
-}  // namespace weir::inline v0::observe
+}}}  // namespace weir::v0::observe

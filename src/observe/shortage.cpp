@@ -6,7 +6,7 @@
 
 #include "weir/base/bytes.hpp"
 
-namespace weir::inline v0::observe {
+namespace weir { inline namespace v0 { namespace observe {
 namespace {
 
 std::string text(std::uint64_t size) { return to_string(bytes{size}); }
@@ -184,4 +184,4 @@ std::string verdict_of(const shortage& about) {
          "than guard_pages.";
 }
 
-}  // namespace weir::inline v0::observe
+}}}  // namespace weir::v0::observe

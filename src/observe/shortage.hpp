@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace weir::inline v0::observe {
+namespace weir { inline namespace v0 { namespace observe {
 
 /// What stands between a request and memory.
 enum class obstacle : std::uint8_t {
@@ -63,4 +63,4 @@ struct shortage {
 /// What is in the way, by its name and figures, and what of that can be done would help.
 [[nodiscard]] std::string verdict_of(const shortage& about);
 
-}  // namespace weir::inline v0::observe
+}}}  // namespace weir::v0::observe

@@ -3,7 +3,7 @@
 
 #include "base/member_list.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 std::string to_string(const gauge& count) {
   return std::to_string(count.current) + " (peak " + std::to_string(count.peak) + ')';
@@ -50,4 +50,4 @@ std::string to_string(const memory_stats& stats) {
   return std::move(members).text();
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

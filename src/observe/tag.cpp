@@ -9,7 +9,7 @@
 
 #include "observe/current_tag.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 constinit thread_local tag observe::thread_tag{};
 
@@ -65,4 +65,4 @@ tag current_tag() noexcept { return observe::thread_tag; }
 tag_scope::tag_scope(tag now) noexcept : before_{std::exchange(observe::thread_tag, now)} {}
 tag_scope::~tag_scope() { observe::thread_tag = before_; }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

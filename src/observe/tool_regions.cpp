@@ -13,7 +13,7 @@
 #include "weir/base/bytes.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0::observe {
+namespace weir { inline namespace v0 { namespace observe {
 namespace {
 
 /// The tool's functions; a tool may keep the address and fill them later.
@@ -179,4 +179,4 @@ void tool_regions::freed(const memory_event& event) {
   function_of<nvtx::regions_unregister_function>(nvtx::regions_unregister)(nullptr, &regions);
 }
 
-}  // namespace weir::inline v0::observe
+}}}  // namespace weir::v0::observe

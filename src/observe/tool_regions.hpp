@@ -8,7 +8,7 @@
 
 #include "weir/observe/events.hpp"
 
-namespace weir::inline v0::observe {
+namespace weir { inline namespace v0 { namespace observe {
 
 /// Tells a tool of the memory of one allocator as its heaps, and of the blocks in it as regions
 /// with their tag and size as names, so that the tool knows where a block ends. A tool that refuses
@@ -42,4 +42,4 @@ class tool_regions final : public event_sink {
   bool refused_ = false;
 };
 
-}  // namespace weir::inline v0::observe
+}}}  // namespace weir::v0::observe

@@ -1,7 +1,7 @@
 // Waiting for all work of a device and of others.
 #include "order/all_work_wait.hpp"
 
-namespace weir::inline v0::order {
+namespace weir { inline namespace v0 { namespace order {
 
 result<void> all_work_wait::wait(const context_scope& bound) const {
   // Trouble with a mark is trouble of one stream; the wait for all work tells of every stream.
@@ -15,4 +15,4 @@ result<void> all_work_wait::wait(const context_scope& bound) const {
   return {};
 }
 
-}  // namespace weir::inline v0::order
+}}}  // namespace weir::v0::order

@@ -6,7 +6,7 @@
 #include "device/finished_work.hpp"
 #include "order/stream_order.hpp"
 
-namespace weir::inline v0::order {
+namespace weir { inline namespace v0 { namespace order {
 
 /// Waits for all work of a device, without the lock of the stream_order that learns from it.
 ///
@@ -38,4 +38,4 @@ class all_work_wait {
 
 using detail::does_no_work;
 
-}  // namespace weir::inline v0::order
+}}}  // namespace weir::v0::order

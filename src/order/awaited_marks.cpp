@@ -6,7 +6,7 @@
 
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::order {
+namespace weir { inline namespace v0 { namespace order {
 
 result<void> awaited_marks::wait() const {
   for (const auto& mark : marks_) {
@@ -39,4 +39,4 @@ void mark_events::release(std::shared_ptr<event> mark) noexcept {
   if (mark.use_count() == 1 && idle_.size() < idle_.capacity()) idle_.push_back(std::move(mark));
 }
 
-}  // namespace weir::inline v0::order
+}}}  // namespace weir::v0::order

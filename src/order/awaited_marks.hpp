@@ -7,7 +7,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/event.hpp"
 
-namespace weir::inline v0::order {
+namespace weir { inline namespace v0 { namespace order {
 
 /// Events behind the work of streams, shared with the stream_order that recorded them.
 ///
@@ -49,4 +49,4 @@ class mark_events {
   std::size_t acquired_ = 0;
 };
 
-}  // namespace weir::inline v0::order
+}}}  // namespace weir::v0::order

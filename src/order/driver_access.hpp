@@ -7,7 +7,7 @@
 #include "weir/device/device.hpp"
 #include "weir/device/event.hpp"
 
-namespace weir::inline v0::order {
+namespace weir { inline namespace v0 { namespace order {
 
 /// The driver, entered when first needed: the context made current and, with it, the thread's
 /// capture mode relaxed, so that no question of ours breaks anybody's capture. A slow path that
@@ -37,4 +37,4 @@ class driver_access {
   std::optional<thread_capture_mode_guard> relaxed_;
 };
 
-}  // namespace weir::inline v0::order
+}}}  // namespace weir::v0::order

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace weir::inline v0::order {
+namespace weir { inline namespace v0 { namespace order {
 
 /// Each is one way to get the order of streams wrong. The library knows of none of them: there
 /// mutated() is a constant, and the line it stands in is what it would be without.
@@ -56,4 +56,4 @@ inline mutation chosen_mutation = mutation::none;
 [[nodiscard]] constexpr bool mutated(mutation /*which*/) noexcept { return false; }
 #endif
 
-}  // namespace weir::inline v0::order
+}}}  // namespace weir::v0::order

@@ -6,7 +6,7 @@
 
 #include "order/mutation.hpp"
 
-namespace weir::inline v0::order {
+namespace weir { inline namespace v0 { namespace order {
 
 void pending_frees::record(block_index index, stream_slot stream) {
   auto& known = uses_[index].recorded;
@@ -55,4 +55,4 @@ std::size_t pending_frees::footprint() const noexcept {
   return list_.capacity() * sizeof(waiting) + uses_.size() * (sizeof(void*) * 4 + 16);
 }
 
-}  // namespace weir::inline v0::order
+}}}  // namespace weir::v0::order

@@ -7,7 +7,7 @@
 
 #include "order/stream_order.hpp"
 
-namespace weir::inline v0::order {
+namespace weir { inline namespace v0 { namespace order {
 
 /// The caller's number of a block. 0 is none.
 using block_index = std::uint32_t;
@@ -70,4 +70,4 @@ class pending_frees {
   std::vector<waiting> list_;
 };
 
-}  // namespace weir::inline v0::order
+}}}  // namespace weir::v0::order

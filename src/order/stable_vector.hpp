@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-namespace weir::inline v0::order {
+namespace weir { inline namespace v0 { namespace order {
 
 /// Elements by number that never move, as in a deque; but a number is found with two loads, where a
 /// deque of elements this large divides. Owned like a vector.
@@ -44,4 +44,4 @@ class stable_vector {
   std::vector<std::unique_ptr<T>> places_;
 };
 
-}  // namespace weir::inline v0::order
+}}}  // namespace weir::v0::order

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace weir::inline v0::order {
+namespace weir { inline namespace v0 { namespace order {
 
 /// A stream's number inside one stream_order. 0 is no_stream: what belongs to it is quiescent.
 using stream_slot = std::uint32_t;
@@ -23,4 +23,4 @@ struct stamp {
   friend bool operator==(const stamp&, const stamp&) = default;
 };
 
-}  // namespace weir::inline v0::order
+}}}  // namespace weir::v0::order

@@ -9,7 +9,7 @@
 #include "device/finished_work.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::order {
+namespace weir { inline namespace v0 { namespace order {
 namespace {
 
 /// The most marks and closings that are kept of a stream. What comes when there are more is told
@@ -654,4 +654,4 @@ std::size_t stream_order::footprint() const noexcept {
   return total;
 }
 
-}  // namespace weir::inline v0::order
+}}}  // namespace weir::v0::order

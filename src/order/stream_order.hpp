@@ -22,7 +22,7 @@
 #include "weir/device/event.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::order {
+namespace weir { inline namespace v0 { namespace order {
 
 /// Of two epochs the one that came first.
 [[nodiscard]] constexpr epoch earlier(epoch a, epoch b) noexcept { return is_after(a, b) ? b : a; }
@@ -382,4 +382,4 @@ class unnamed_stream {
   stream_slot named_;
 };
 
-}  // namespace weir::inline v0::order
+}}}  // namespace weir::v0::order

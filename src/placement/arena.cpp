@@ -6,7 +6,7 @@
 
 #include "order/mutation.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 /// A free takes in what is quiescent beside it, up to this much.
@@ -336,4 +336,4 @@ void arena::retire(stream_slot stream) noexcept {
   }
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -13,7 +13,7 @@
 #include "placement/rounds.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// A store with one reserved address range, cut into slots of one granularity.
 ///
@@ -329,4 +329,4 @@ class arena final : public backing_store {
   bool mixes_ = false;  // blocks of all sizes may share a slot although memory is short
 };
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

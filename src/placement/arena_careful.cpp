@@ -8,7 +8,7 @@
 
 #include "placement/arena.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 /// Blocks up to this size lie together.
@@ -99,4 +99,4 @@ block_index arena::fit_carefully(const request& wanted) {
   return carve(at_its_start ? best.run : split(best.run, best.start), wanted);
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

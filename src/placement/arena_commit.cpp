@@ -4,7 +4,7 @@
 
 #include "placement/arena.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// Four phases: addresses at the end get runs, places change hands, the slots learn their handles,
 /// and the window becomes the block that was asked for.
@@ -170,4 +170,4 @@ void arena::fill_hole(const filling& with, stamp ready) noexcept {
   add_run(at);
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -4,7 +4,7 @@
 
 #include "placement/arena.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 std::uint64_t arena::bound_to(stream_slot stream) const noexcept {
   return stream == no_stream || stream >= owners_.size() ? 0 : owners_[stream]->runs.total();
@@ -211,4 +211,4 @@ std::string arena::check() const {
   return wrong;
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

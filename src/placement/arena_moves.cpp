@@ -9,7 +9,7 @@
 #include "order/mutation.hpp"
 #include "placement/arena.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 result<block_index> arena::rearrange(const request& wanted, reach whose,
                                      const context_scope& bound) {
@@ -529,4 +529,4 @@ result<void> arena::close(const context_scope& bound) {
   return first_failure;
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

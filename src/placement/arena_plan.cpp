@@ -4,7 +4,7 @@
 #include "order/mutation.hpp"
 #include "placement/arena.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 bool arena::usable(const block& run, const request& wanted, reach whose) const noexcept {
   if (run.is() != block_kind::run) return false;
@@ -41,7 +41,7 @@ bool arena::worth_a_plan(const request& wanted, reach whose) const noexcept {
 namespace {
 
 /// One block of a row that a window may go over.
-struct item {
+struct row_block {
   block_index index = no_block;
   std::uint64_t start = 0;
   std::uint64_t end = 0;
@@ -74,7 +74,7 @@ arena::window arena::best_window(const request& wanted, reach whose,
     if (!best.exists || score(candidate) < score(best)) best = candidate;
   };
 
-  std::vector<item> row;
+  std::vector<row_block> row;
   row.reserve(32);
   stretches.reserve(64);
   // How many slots of [start, end) are holes or beyond the arena's end.
@@ -377,4 +377,4 @@ bool arena::prefers_growth(const request& wanted) const {
   return static_cast<double>(reserved_ + wanted.units * unit) <= most;
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -6,7 +6,7 @@
 
 #include "placement/arena.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// The plan's blocks get addresses of their own, to which memory moves as they come. Half of all
 /// addresses are left for what nobody planned; and a plan that would take new memory is none.
@@ -94,4 +94,4 @@ result<block_index> arena::make_planned_room(const request& wanted, const contex
   return fit_anywhere(wanted);
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -4,7 +4,7 @@
 
 #include "placement/arena.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 /// Live bytes with less than this between them are saved together: the copy of the gap costs less
@@ -146,4 +146,4 @@ std::uint64_t arena::suspended_bytes() const noexcept {
   return total;
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -5,7 +5,7 @@
 #include "placement/guarded_store.hpp"
 #include "placement/torch_segments.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 store_kind kind_of_store(const store_traits& traits, weir::device device) noexcept {
   if (traits.checks != debug_checks::off) return store_kind::guarded;
@@ -63,4 +63,4 @@ result<std::unique_ptr<backing_store>> make_backing_store(placement_context& sha
                        {.posix_descriptor = traits.exportable});
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

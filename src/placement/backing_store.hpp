@@ -21,7 +21,7 @@
 #include "weir/device/device.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// Bytes that were written though nobody had them: in a red zone, or in a block after its free.
 struct damage {
@@ -331,4 +331,4 @@ enum class store_kind : std::uint8_t {
                                                                         const store_traits& traits,
                                                                         const context_scope& bound);
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

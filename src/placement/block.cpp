@@ -5,7 +5,7 @@
 
 #include <memory>
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 block_store::block_store() noexcept {
   // Addresses alone: they count against no limit but one on addresses, and where there is such a
@@ -58,4 +58,4 @@ void block_store::recycle(block_index index) noexcept {
   --in_use_;
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -15,7 +15,7 @@
 #include "weir/base/error.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// Sizes inside the heap are counted in units: every block starts and ends on one.
 constexpr std::uint64_t unit = 512;
@@ -159,4 +159,4 @@ class block_store {
   std::size_t in_use_ = 0;
 };
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

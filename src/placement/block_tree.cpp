@@ -1,7 +1,7 @@
 // A treap whose nodes are the blocks' records.
 #include "placement/block_tree.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 /// Heap order. A mix that maps different numbers to different weights.
@@ -118,4 +118,4 @@ block_index block_tree::next(block_index index) const noexcept {
   return match != no_block && blocks_[match].stream == blocks_[index].stream ? match : no_block;
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -7,7 +7,7 @@
 
 #include "placement/block.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// A search tree of runs or holes, streams apart.
 ///
@@ -60,4 +60,4 @@ class block_tree {
   std::size_t size_ = 0;
 };
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

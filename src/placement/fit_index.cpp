@@ -11,7 +11,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 constexpr std::uint16_t capped(std::uint64_t units) noexcept {
@@ -311,4 +311,4 @@ block_index fit_index::shortest(std::uint64_t units) const noexcept {
   return key == ordered_keys::none ? no_block : run_of(key);
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

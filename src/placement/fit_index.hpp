@@ -12,7 +12,7 @@
 #include "placement/block.hpp"
 #include "placement/ordered_keys.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// The free runs that one stream, or everybody, may use.
 ///
@@ -137,4 +137,4 @@ class fit_index {
   std::uint64_t total_ = 0;                   // bytes
 };
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -7,7 +7,7 @@
 
 #include "weir/base/options.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// The rules by which an arena grows and moves. Sizes in bytes; docs/tuning.md tells what each
 /// costs and gains, docs/decisions/0007 how they were found.
@@ -114,4 +114,4 @@ struct growth_rules {
   }
 };
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -6,7 +6,7 @@
 
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 constexpr std::uint64_t down(std::uint64_t address, std::uint64_t step) noexcept {
@@ -253,4 +253,4 @@ std::string guarded_store::check() const {
   return {};
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

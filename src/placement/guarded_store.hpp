@@ -13,7 +13,7 @@
 
 #include "placement/backing_store.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// What bytes are filled with. A fresh block is NaN in every floating-point format and -1 in every
 /// integer; the two others are neither, so that writing either of those over them shows.
@@ -218,4 +218,4 @@ class guarded_store final : public backing_store {
   std::uint64_t quarantined_ = 0;
 };
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

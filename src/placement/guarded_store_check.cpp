@@ -5,7 +5,7 @@
 #include "placement/guarded_store.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 void damage_search::look(std::uint64_t address, std::span<const std::byte> bytes) noexcept {
   const auto expected = static_cast<std::byte>(found_.expected);
@@ -110,4 +110,4 @@ result<void> guarded_store::inspect(const context_scope& bound) {
   return outcome;
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -7,7 +7,7 @@
 #include "placement/guarded_store.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 using driver::call;
@@ -199,4 +199,4 @@ result<void> guarded_store::finish(const context_scope& bound) const {
   return driver::check(call::stream_synchronize, bound.driver().stream_synchronize(stream_));
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -5,7 +5,7 @@
 
 #include "device/state.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 result<bool> memory_supply::can_give(std::uint64_t needed, const physical_properties& properties,
                                      const context_scope& bound) {
@@ -36,4 +36,4 @@ void memory_supply::released(std::uint64_t size) noexcept {
   forget();
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -10,7 +10,7 @@
 #include "weir/device/device.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// So much may be planned and created without asking first whether the driver has it: a plan of
 /// this size costs less than the question.
@@ -59,4 +59,4 @@ class memory_supply {
   std::optional<std::uint64_t> refused_;  // the least that it refused
 };
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

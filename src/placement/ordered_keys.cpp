@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 std::size_t ordered_keys::leaf_of(std::uint64_t key) const noexcept {
   const auto above = std::upper_bound(bounds_.begin() + 1, bounds_.end(), key);
@@ -111,4 +111,4 @@ std::size_t ordered_keys::footprint() const noexcept {
          leaves_.capacity() * (sizeof(leaves_[0]) + sizeof(bounds_[0]));
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// Keys in ascending order, none twice.
 ///
@@ -49,4 +49,4 @@ class ordered_keys {
   std::vector<std::uint64_t> bounds_;  // by leaf: none of its keys is less; of the first leaf 0
 };
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

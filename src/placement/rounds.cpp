@@ -5,11 +5,11 @@
 #include <new>
 #include <utility>
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 /// A block of a round.
-struct item {
+struct round_block {
   std::uint32_t number;    // of its request in the round
   std::uint32_t lifetime;  // in requests
   std::uint64_t size;
@@ -17,30 +17,30 @@ struct item {
 };
 
 /// Rounds follow each other: who begins later in the round begins earlier in the next.
-bool live_together(const item& one, const item& other, std::uint32_t round) noexcept {
+bool live_together(const round_block& one, const round_block& other, std::uint32_t round) noexcept {
   const std::uint32_t after =
       other.number > one.number ? other.number - one.number : other.number + round - one.number;
   return after < one.lifetime || round - after < other.lifetime;
 }
 
 /// The most that lives at a time.
-std::uint64_t most_live(const std::vector<item>& items, std::uint32_t round) {
+std::uint64_t most_live(const std::vector<round_block>& items, std::uint32_t round) {
   std::vector<std::uint64_t> live(round);
-  for (const item& each : items)
+  for (const round_block& each : items)
     for (std::uint32_t i = 0; i < each.lifetime; ++i) live[(each.number + i) % round] += each.size;
   return live.empty() ? 0 : *std::max_element(live.begin(), live.end());
 }
 
 /// Places the items in their order, each in the smallest gap between those before it that live at
 /// the same time. Returns the height.
-std::uint64_t place_in_order(std::vector<item>& items, std::uint32_t round) {
+std::uint64_t place_in_order(std::vector<round_block>& items, std::uint32_t round) {
   std::uint64_t height = 0;
-  std::vector<const item*> placed;  // by offset
+  std::vector<const round_block*> placed;  // by offset
   placed.reserve(items.size());
-  for (item& each : items) {
+  for (round_block& each : items) {
     std::uint64_t top = 0;
     std::uint64_t smallest = ~std::uint64_t{0};
-    for (const item* other : placed) {
+    for (const round_block* other : placed) {
       if (!live_together(each, *other, round)) continue;
       if (other->offset >= top + each.size && other->offset - top < smallest) {
         smallest = other->offset - top;
@@ -52,7 +52,7 @@ std::uint64_t place_in_order(std::vector<item>& items, std::uint32_t round) {
     height = std::max(height, each.offset + each.size);
     placed.insert(
         std::upper_bound(placed.begin(), placed.end(), &each,
-                         [](const item* a, const item* b) { return a->offset < b->offset; }),
+                         [](const round_block* a, const round_block* b) { return a->offset < b->offset; }),
         &each);
   }
   return height;
@@ -60,12 +60,12 @@ std::uint64_t place_in_order(std::vector<item>& items, std::uint32_t round) {
 
 /// The largest first; then what sticks out over the most that lives is placed before all others,
 /// some times: the lowest of all is taken. Returns its height.
-std::uint64_t find_places(std::vector<item>& items, std::uint32_t round) {
+std::uint64_t find_places(std::vector<round_block>& items, std::uint32_t round) {
   constexpr std::uint64_t most_pairs = std::uint64_t{4} << 20;  // some milliseconds
   const std::uint64_t bound = most_live(items, round);
   std::stable_sort(items.begin(), items.end(),
-                   [](const item& a, const item& b) { return a.size > b.size; });
-  std::vector<item> best;
+                   [](const round_block& a, const round_block& b) { return a.size > b.size; });
+  std::vector<round_block> best;
   std::uint64_t lowest = ~std::uint64_t{0};
   std::uint64_t pairs = 0;
   for (int tries = 0; tries < 32 && lowest > bound && pairs < most_pairs; ++tries) {
@@ -76,7 +76,7 @@ std::uint64_t find_places(std::vector<item>& items, std::uint32_t round) {
     }
     pairs += items.size() * items.size();
     std::stable_partition(items.begin(), items.end(),
-                          [&](const item& each) { return each.offset + each.size > bound; });
+                          [&](const round_block& each) { return each.offset + each.size > bound; });
   }
   items = std::move(best);
   return items.empty() ? 0 : lowest;
@@ -197,7 +197,7 @@ rounds::outline rounds::plan() {
   const auto length = static_cast<std::uint32_t>(round());
   // A plan that has to be made again did not serve: after a while it may, but ever less likely.
   not_before_ = count_ + ((4 * round()) << std::min(plans_++, 10u));
-  std::vector<item> items;
+  std::vector<round_block> items;
   items.reserve(length);
   std::uint64_t requested = 0;
   std::uint64_t planned = 0;
@@ -214,13 +214,13 @@ rounds::outline rounds::plan() {
   }
   outline drawn;
   if (planned < requested - requested / 16) return drawn;
-  for (const item& each : items)
+  for (const round_block& each : items)
     if (each.number + each.lifetime > length) drawn.live += each.size;
   drawn.height = find_places(items, length);
 
   places_.assign(length, place{.address = unknown, .units = 0});
   for (std::uint32_t i = 0; i < length; ++i) places_[i].units = at(next_ + i).units;
-  for (const item& each : items) places_[each.number].address = each.offset;
+  for (const round_block& each : items) places_[each.number].address = each.offset;
   for (note& each : notes_) each.planned = 0;
   for (std::uint32_t i = 0; i < length; ++i) at(next_ + i).planned = i + 1;
   drop_plan();
@@ -258,4 +258,4 @@ std::size_t rounds::footprint() const noexcept {
          (followed_.capacity() + begins_.capacity()) * sizeof(std::uint64_t);
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -8,7 +8,7 @@
 #include "placement/block.hpp"
 #include "placement/fit_index.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// The large requests that an arena met lately, as far as they are worth remembering.
 ///
@@ -145,4 +145,4 @@ class rounds {
   unsigned plans_ = 0;
 };
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -1,8 +1,8 @@
 // The end of a source of segments.
 #include "weir/allocator/segment_source.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 segment_source::~segment_source() = default;
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -5,7 +5,7 @@
 
 #include "device/state.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 result<void> map_place(suspended_place& place, std::span<const vmm::access> rights,
@@ -113,4 +113,4 @@ result<void> fill_place(suspended_place& place, physical_properties properties,
   return mapped;
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

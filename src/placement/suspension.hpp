@@ -9,7 +9,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// A handle's place in a store that is being suspended or resumed.
 struct suspended_place {
@@ -65,4 +65,4 @@ void empty_places(suspension& plan, const context_scope& bound) noexcept;
                                       std::span<const vmm::access> rights,
                                       const context_scope& bound);
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -7,7 +7,7 @@
 #include "device/state.hpp"
 #include "order/mutation.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 constexpr std::uint32_t mebi = (1U << 20) / unit;  // a MiB in units
@@ -359,4 +359,4 @@ std::size_t torch_segments::footprint() const noexcept {
   return sizeof(*this) + segments_.size() * node;
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

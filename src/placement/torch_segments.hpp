@@ -11,7 +11,7 @@
 #include "placement/backing_store.hpp"
 #include "placement/block_tree.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// What segments are made of, and what becomes of them.
 struct segment_rules {
@@ -234,4 +234,4 @@ class torch_segments final : public backing_store {
 [[nodiscard]] result<std::unique_ptr<backing_store>> make_torch_segments(
     placement_context& shared, pool_id pool, segment_rules rules, const context_scope& bound);
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -1,7 +1,7 @@
 // What must be true of a classic store at all times, walked and compared.
 #include "placement/torch_segments.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 std::string at(std::uint64_t address, const char* text) {
@@ -87,4 +87,4 @@ std::string torch_segments::check_block(block_index index, std::uint64_t base, c
   return at(block.address, "was recycled");
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -7,7 +7,7 @@
 #include "placement/torch_segments.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
@@ -241,4 +241,4 @@ result<block_index> torch_segments::empty(block_index run, const segment& home,
   return settle(hole, home);
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

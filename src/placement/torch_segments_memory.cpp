@@ -11,7 +11,7 @@
 #include "weir/device/event.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
 constexpr std::uint64_t small_segment = std::uint64_t{2} << 20;
@@ -306,4 +306,4 @@ void torch_segments::describe_memory(const segment& of, pool_snapshot& into) con
   });
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

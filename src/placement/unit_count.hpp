@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 /// A length in units that is kept in 32 bits and computed with in 64: every expression with one is
 /// of 64 bits, so that no sum of a size and an alignment wraps. What does not fit in 32 bits is
@@ -43,4 +43,4 @@ class unit_count {
   return std::uint64_t{a} + b <= unit_count::most;
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -6,7 +6,7 @@
 #include "device/finished_work.hpp"
 #include "weir/device/runtime.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 result<void> wait_for_other_devices(detail::device_state& home) {
   for (int number = 0; number < home.owner->device_count(); ++number) {
@@ -31,4 +31,4 @@ error kept_memory(error reason, bytes kept) noexcept {
   return reason;
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

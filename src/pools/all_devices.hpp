@@ -4,7 +4,7 @@
 #include "device/state.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 /// Waits for all work of the other devices of the runtime, as far as they have a context. For
 /// memory of `home` that nobody has freed: nobody has said which devices use it. An error: nothing
@@ -14,4 +14,4 @@ namespace weir::inline v0::pools {
 /// Tells that memory stays allocated, because a wait for the work that may use it failed so.
 [[nodiscard]] error kept_memory(error reason, bytes kept) noexcept;
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

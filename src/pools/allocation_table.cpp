@@ -7,7 +7,7 @@
 
 #include "observe/misuse.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 using detail::mutex_lock;
 
@@ -156,4 +156,4 @@ void allocation_table::reset_peak() {
   counts_.peak = counts_.active;
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -13,7 +13,7 @@
 #include "weir/device/virtual_memory.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 /// One allocation, as long as it is live.
 struct stream_block {
@@ -90,4 +90,4 @@ class allocation_table {
   counts counts_ WEIR_GUARDED_BY(mutex_);
 };
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

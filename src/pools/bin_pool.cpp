@@ -3,7 +3,7 @@
 
 #include "pools/block_cache.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 result<bin_pool> bin_pool::create(weir::device device, block_pool_options options,
                                   std::shared_ptr<memory_source> upstream) {
@@ -14,4 +14,4 @@ result<bin_pool> bin_pool::create(weir::device device, block_pool_options option
   return bin_pool{std::move(cache)};
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

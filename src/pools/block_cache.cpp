@@ -10,7 +10,7 @@
 #include "pools/guarded.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 using detail::mutex_lock;
 using detail::mutex_unlock;
@@ -20,7 +20,6 @@ namespace {
 
 constexpr std::uint64_t smallest_step = 512;
 constexpr std::uint64_t sizes_per_power = 8;
-constexpr bytes largest_alignment{std::uint64_t{2} << 20};
 
 [[nodiscard]] std::uint64_t address_of(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
@@ -344,4 +343,4 @@ void block_cache::reset_counters() {
   events_at_reset_ = order_.events_recorded();
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

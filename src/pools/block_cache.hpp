@@ -20,7 +20,7 @@
 #include "pools/size_bins.hpp"
 #include "weir/pool/block_pool.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 using order::driver_access;
 
@@ -201,4 +201,4 @@ class block_cache final : public memory_home, private detail::stream_listener {
   std::uint64_t last_key_ WEIR_GUARDED_BY(mutex_) = 1;
 };
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -9,7 +9,7 @@
 #include "pools/block_cache.hpp"
 #include "pools/guarded.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 using detail::does_no_work;
 using detail::mutex_lock;
@@ -95,4 +95,4 @@ bytes block_cache::release_idle_blocks(bool all_are_idle, driver_access& driver,
   return kept;
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -2,7 +2,7 @@
 #include "order/all_work_wait.hpp"
 #include "pools/block_cache.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 using order::no_stream;
 
@@ -96,4 +96,4 @@ result<block*> block_cache::take_behind_wait(const block_request& request, drive
   return static_cast<block*>(nullptr);
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -5,7 +5,7 @@
 #include "pools/guarded.hpp"
 #include "pools/memory_home.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace {
 
@@ -90,4 +90,4 @@ result<void> block_pool::close() const {
   return with(state_, [&](auto& cache) { return cache.close(); });
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

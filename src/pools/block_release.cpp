@@ -7,7 +7,7 @@
 #include "pools/block_cache.hpp"
 #include "pools/guarded.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 using detail::mutex_lock;
 using detail::mutex_unlock;
@@ -204,4 +204,4 @@ error block_cache::no_room(const block_request& request, error refusal) const {
   return refusal;
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

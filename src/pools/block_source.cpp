@@ -7,7 +7,7 @@
 #include "weir/device/virtual_memory.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 memory_source::~memory_source() = default;
 
@@ -63,4 +63,4 @@ block_source upstream_memory(std::shared_ptr<memory_source> upstream) {
 }
 
 }  // namespace pools
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

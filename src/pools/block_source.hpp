@@ -10,7 +10,7 @@
 #include "weir/device/device.hpp"
 #include "weir/pool/memory_source.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 /// Hands out memory that nothing uses, and takes it back. Owned by a block_cache, which calls it
 /// without its lock, from several threads at once.
@@ -26,4 +26,4 @@ struct block_source {
 [[nodiscard]] block_source pinned_memory();
 [[nodiscard]] block_source upstream_memory(std::shared_ptr<memory_source> upstream);
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

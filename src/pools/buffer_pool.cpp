@@ -9,7 +9,7 @@
 #include "pools/block_cache.hpp"
 #include "pools/guarded.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace pools {
 
@@ -236,4 +236,4 @@ result<void> buffer_pool::close() const {
   return {};
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -7,7 +7,7 @@
 #include "base/host_memory.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 /// What `call` returns, or no_host_memory where it ran out of that. A device that is out of memory
 /// is another matter: a weir::out_of_memory that code of the user's throws reaches the caller.
@@ -58,4 +58,4 @@ result<void> freed_surely(const Free& call) noexcept {
   return freed;
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

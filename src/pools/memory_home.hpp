@@ -1,11 +1,16 @@
 // What a memory_owner needs of the pool that its memory is of.
 #pragma once
 
+#include <cstdint>
+
 #include "weir/base/bytes.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
+
+/// The largest alignment of a request to a pool: the granularity of physical memory.
+inline constexpr bytes largest_alignment{std::uint64_t{2} << 20};
 
 /// The part of a pool that its handles and owners share. Any thread.
 class memory_home {
@@ -23,4 +28,4 @@ class memory_home {
 /// that the failure names, if it does.
 void report_failed_free(const result<void>& outcome, const void* memory, bytes size) noexcept;
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -11,7 +11,7 @@
 #include "pools/guarded.hpp"
 #include "pools/memory_home.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace pools {
 
@@ -88,4 +88,4 @@ void* memory_owner::release() noexcept {
   return std::exchange(data_, nullptr);
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -10,7 +10,7 @@
 #include "weir/pool/memory_kind.hpp"
 #include "weir/pool/stream_pool.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 // --- Enumerations -------------------------------------------------------------------------------
 
@@ -128,4 +128,4 @@ std::string to_string(const stream_pool_config& config) {
   return std::move(members).text();
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

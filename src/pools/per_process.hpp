@@ -6,7 +6,7 @@
 
 #include "device/state.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 /// One Value for the process, created at first use and never destroyed, because a destructor would
 /// meet a driver that is gone. A forked child has one of its own: in the parent's a thread that is
@@ -34,4 +34,4 @@ class per_process {
   std::atomic<held*> current_{nullptr};
 };
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -3,7 +3,7 @@
 
 #include "pools/block_cache.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 result<pinned_pool> pinned_pool::create(weir::device device, block_pool_options options) {
   WEIR_TRY_VALUE(cache, pools::block_cache::create(device, pools::pinned_memory(),
@@ -11,4 +11,4 @@ result<pinned_pool> pinned_pool::create(weir::device device, block_pool_options 
   return pinned_pool{std::move(cache)};
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -8,7 +8,7 @@
 #include "pools/queueable.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace {
 
@@ -70,4 +70,4 @@ result<void> pooled_memory::record_stream(const stream_ref& stream) const {
   return pools::guarded([&] { return cache.record_stream(data(), stream); });
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -5,7 +5,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 /// capture_forbidden: the stream is the legacy stream, and one that synchronises with it is being
 /// captured; the driver would invalidate that capture. Work on any other captured stream becomes
@@ -22,4 +22,4 @@ namespace weir::inline v0::pools {
                    "is being captured; use another stream"};
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -5,7 +5,7 @@
 #include "weir/device/device.hpp"
 #include "weir/device/event.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 /// Calls it while the thread's capture mode is relaxed. Tried twice: whoever gives up loses the
 /// memory.
@@ -19,4 +19,4 @@ template <class Free>
   return errc::internal;
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -1,7 +1,7 @@
 // A list of releases through the stacks of the threads that make them.
 #include "pools/releases_under_way.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 releases_under_way::release::release(releases_under_way& all) noexcept
     : all_{all}, thread_{std::this_thread::get_id()}, number_{++all.last_number_} {
@@ -32,4 +32,4 @@ bool releases_under_way::wait_for_others(detail::mutex& held) {
   return true;
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -7,7 +7,7 @@
 
 #include "base/mutex.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 /// The releases that are under way in a pool: blocks that have left its cache, and that the driver
 /// or the upstream does not have yet. A request that finds no memory waits for them.
@@ -51,4 +51,4 @@ class releases_under_way {
   std::condition_variable_any changed_;
 };
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -1,7 +1,7 @@
 // Bins of cached blocks: the first in each has waited longest.
 #include "pools/size_bins.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 using order::no_stream;
 
@@ -111,4 +111,4 @@ void size_bins::retire(const order::stream_order& progress) noexcept {
   }
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

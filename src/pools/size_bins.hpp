@@ -11,7 +11,7 @@
 #include "weir/base/bytes.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 using order::stamp;
 using order::stream_slot;
@@ -100,4 +100,4 @@ class size_bins {
   std::map<key, bin> bins_;
 };
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

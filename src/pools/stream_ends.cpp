@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 void stream_ends::listen_on(weir::device device) {
   detail::device_state& added = detail::device_state::of(device);
@@ -20,4 +20,4 @@ void stream_ends::stop() noexcept {
   devices_.clear();
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -6,7 +6,7 @@
 #include "base/mutex.hpp"
 #include "device/state.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 /// Registers one listener with every device whose streams matter to it.
 ///
@@ -28,4 +28,4 @@ class stream_ends {
   std::vector<detail::device_state*> devices_ WEIR_GUARDED_BY(mutex_);
 };
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -3,7 +3,7 @@
 
 #include "pools/stream_pool_state.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using driver::call;
 using driver::check;
@@ -228,4 +228,4 @@ result<access_rights> stream_pool::peer_access(weir::device other) const {
   }
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

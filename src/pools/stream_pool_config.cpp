@@ -7,7 +7,7 @@
 #include "pools/guarded.hpp"
 #include "pools/stream_pool_state.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using detail::device_state;
 using driver::call;
@@ -118,4 +118,4 @@ result<stream_pool> stream_pool::create(weir::device device, stream_pool_config 
   return created;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -5,7 +5,7 @@
 #include "pools/guarded.hpp"
 #include "pools/stream_pool_state.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using detail::device_state;
 using driver::call;
@@ -47,4 +47,4 @@ result<void> stream_free(stream_allocation& memory, const stream_ref& stream) {
   return memory.free(stream);
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -12,14 +12,12 @@
 #include "pools/thread_stream.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using driver::call;
 using driver::check;
 
 namespace {
-
-constexpr bytes largest_alignment{std::uint64_t{2} << 20};
 
 device_address address_of(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
@@ -31,7 +29,7 @@ void* as_pointer(device_address address) noexcept {
 
 /// What to ask the driver for, so that an aligned block of `size` fits in.
 result<bytes> padded_size(bytes size, bytes alignment) {
-  if (!is_power_of_two(alignment.count()) || alignment > largest_alignment) {
+  if (!is_power_of_two(alignment.count()) || alignment > pools::largest_alignment) {
     return error{.code = errc::bad_alignment,
                  .requested = size,
                  .detail = "alignment " + std::to_string(alignment.count())};
@@ -43,7 +41,7 @@ result<bytes> padded_size(bytes size, bytes alignment) {
 }
 
 /// Of memory that was freed all the same.
-error wrong_size(bytes given, bytes allocated) noexcept {
+error freed_with_wrong_size(bytes given, bytes allocated) noexcept {
   error reason{.code = errc::invalid_argument, .requested = given};
   try {
     reason.detail = "freed, but allocated with " + to_string(allocated);
@@ -195,7 +193,7 @@ result<void> stream_pool_state::free(device_address address, std::optional<bytes
     return reason;
   }
   if (!size || *size == taken.block.size || taken.block.size == bytes{}) return {};
-  return wrong_size(*size, taken.block.size);
+  return freed_with_wrong_size(*size, taken.block.size);
 }
 
 result<void> stream_pool_state::free_owned(void* memory, bytes, const stream_ref* stream) {
@@ -285,4 +283,4 @@ stream_pool stream_allocation::pool() const noexcept {
   return stream_pool{std::static_pointer_cast<pools::stream_pool_state>(home_)};
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -7,7 +7,7 @@
 #include "pools/stream_pool_state.hpp"
 #include "pools/thread_stream.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using detail::device_state;
 using driver::call;
@@ -141,4 +141,4 @@ result<stream_allocation> stream_pool::import_pointer(const stream_pool_pointer&
   return stream_allocation{state_, memory, bytes{size}, stream};
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

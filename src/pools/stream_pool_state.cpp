@@ -6,7 +6,7 @@
 
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 using driver::call;
 using driver::check;
@@ -129,4 +129,4 @@ result<std::optional<capture_id>> capture_of(const stream_ref& stream, const con
                .detail = "the legacy stream, beside the capture of a stream that waits for it"};
 }
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

@@ -13,7 +13,7 @@
 #include "weir/device/event.hpp"
 #include "weir/pool/stream_pool.hpp"
 
-namespace weir::inline v0::pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 enum class stream_pool_kind : std::uint8_t {
   created,
@@ -149,4 +149,4 @@ constexpr std::uint64_t driver_unit = std::uint64_t{32} << 20;
 result<void> set_attribute(const driver::table& calls, driver::CUmemoryPool pool,
                            stream_pool_attribute attribute, std::uint64_t value);
 
-}  // namespace weir::inline v0::pools
+}}}  // namespace weir::v0::pools

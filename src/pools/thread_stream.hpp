@@ -9,7 +9,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::detail {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// The thread whose stream a reference means, for whoever stores the reference; 0: it means the
 /// same stream on every thread.
@@ -40,4 +40,4 @@ template <class Free>
   return freed;
 }
 
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

@@ -11,7 +11,7 @@
 #include "weir/device/stream.hpp"
 #include "weir/observe/stats.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 /// An allocator under replay. Calls come one at a time, from the threads of the recording. Errors,
 /// but for a lack of memory, are thrown as weir::failure.
@@ -46,4 +46,4 @@ class backend {
 [[nodiscard]] result<std::unique_ptr<backend>> make_driver_pool_backend(device gpu,
                                                                         const settings& settings);
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -10,7 +10,7 @@
 #include "formats/labels.hpp"
 #include "weir/base/bytes.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
 
@@ -142,4 +142,4 @@ std::vector<changed_group> changes(const std::map<std::string, holding>& before,
   return changed;
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

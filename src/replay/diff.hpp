@@ -9,7 +9,7 @@
 
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 /// Bytes and blocks of one kind.
 struct holding {
@@ -66,4 +66,4 @@ struct changed_group {
 [[nodiscard]] std::vector<changed_group> changes(const std::map<std::string, holding>& before,
                                                  const std::map<std::string, holding>& after);
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -6,7 +6,7 @@
 #include "replay/backend.hpp"
 #include "weir/device/event.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
 
@@ -104,4 +104,4 @@ result<std::unique_ptr<backend>> make_driver_pool_backend(device gpu, const sett
   return std::unique_ptr<backend>{new driver_pool_backend{gpu, pool}};
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -5,7 +5,7 @@
 
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
 
@@ -130,4 +130,4 @@ result<fit> find_fit(const script& script, const settings& settings,
   return found;
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

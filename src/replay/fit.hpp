@@ -8,7 +8,7 @@
 
 #include "replay/replay.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 /// The step of the search: the unit in which devices hand out physical memory.
 inline constexpr bytes fit_step{std::uint64_t{2} << 20};
@@ -62,4 +62,4 @@ struct fit {
 [[nodiscard]] result<fit> find_fit(const script& script, const settings& settings,
                                    const std::vector<bytes>& cards = {});
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

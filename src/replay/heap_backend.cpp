@@ -5,7 +5,7 @@
 #include "replay/backend.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
 
@@ -104,4 +104,4 @@ result<std::unique_ptr<backend>> make_heap_backend(device gpu, const settings& s
   return std::unique_ptr<backend>{new heap_backend{std::move(memory), settings.observer}};
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

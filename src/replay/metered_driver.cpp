@@ -5,7 +5,7 @@
 #include <atomic>
 #include <chrono>
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
 
@@ -91,4 +91,4 @@ double metering_cost() {
   return std::max(0.0, least);
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

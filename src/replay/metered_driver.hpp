@@ -4,7 +4,7 @@
 #include "replay/replay_device.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 /// Forwards to `real`. There is one meter in a process: the latest `real` is the one it forwards
 /// to, and must outlive its use. Calls that `real` lacks are lacking here. Costs two reads of the
@@ -19,4 +19,4 @@ namespace weir::inline v0::replay {
 /// microseconds.
 [[nodiscard]] double metering_cost();
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 /// How many letters must be added, dropped or changed to make `b` of `a`.
 [[nodiscard]] inline std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -33,4 +33,4 @@ namespace weir::inline v0::replay {
   });
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
 
@@ -113,4 +113,4 @@ void patterns::finish_checks() {
   checking_streams_.clear();
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -10,7 +10,7 @@
 #include "weir/device/event.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 /// Checks whether blocks keep what their streams wrote there. A pattern that is not there any more
 /// was overwritten by work on another block: two blocks had the same bytes at the same time, or one
@@ -63,4 +63,4 @@ class patterns {
   std::uint64_t mismatches_ = 0;
 };
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

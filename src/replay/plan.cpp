@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
 
@@ -321,4 +321,4 @@ plan make_plan(const std::vector<lifetime>& blocks, const plan_settings& setting
   return search{blocks, settings}.run();
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

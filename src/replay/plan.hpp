@@ -9,7 +9,7 @@
 
 #include "replay/script.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 /// A block to place: `size` bytes during the steps begin … end - 1.
 struct lifetime {
@@ -59,4 +59,4 @@ struct plan {
 [[nodiscard]] plan make_plan(const std::vector<lifetime>& blocks,
                              const plan_settings& settings = {});
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -5,7 +5,7 @@
 #include "replay/nearest.hpp"
 #include "replay/replay.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
 
@@ -87,4 +87,4 @@ std::string to_string(target target) {
   return target.simulated ? "sim" : "cuda:" + std::to_string(target.device);
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -5,7 +5,7 @@
 
 #include "replay/replay.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
 
@@ -67,4 +67,4 @@ result<outcome> play_profiled(const script& script, const settings& settings) {
   return best;
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -11,7 +11,7 @@
 #include "weir/base/result.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 struct outcome;
 struct script;
@@ -102,4 +102,4 @@ inline constexpr std::chrono::nanoseconds profile_window = std::chrono::millisec
 /// process.
 [[nodiscard]] result<outcome> play_profiled(const script& script, const settings& settings);
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
 
@@ -115,4 +115,4 @@ profile profiler::finish() {
   return std::move(profile_);
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

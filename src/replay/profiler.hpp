@@ -12,7 +12,7 @@
 #include "replay/replay_device.hpp"
 #include "trace/ticks.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 /// Watches a backend on a metered device from the first step to the last. The player calls begin()
 /// and end() around each call of the backend, on whatever thread has its turn. Costs a hundred
@@ -68,4 +68,4 @@ class profiler {
   std::vector<moment> moments_;  // of steady steps that called the driver, in the order of time
 };
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -13,7 +13,7 @@
 #include "replay/replay_threads.hpp"
 #include "sim/host_refusals.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 double outcome::ratio() const noexcept {
   if (requested_peak == 0) return 0;
@@ -270,4 +270,4 @@ result<outcome> play(const script& script, const settings& settings) {
   }
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

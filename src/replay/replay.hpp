@@ -19,7 +19,7 @@
 #include "weir/observe/stats.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 // --- Policies and devices -----------------------------------------------------------------------
 
@@ -153,4 +153,4 @@ struct outcome {
 /// process.
 [[nodiscard]] result<outcome> play(const script& script, const settings& settings);
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -4,7 +4,7 @@
 #include "replay/metered_driver.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 result<std::unique_ptr<replay_device>> replay_device::open(const settings& settings,
                                                            std::size_t streams) {
@@ -82,4 +82,4 @@ std::array<call_tally, driver::call_count> replay_device::tallies() const {
   return all;
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

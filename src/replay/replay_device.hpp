@@ -13,7 +13,7 @@
 #include "weir/device/stream.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 /// What driver calls have cost so far.
 struct driver_cost {
@@ -60,4 +60,4 @@ class replay_device {
   std::vector<stream_ref> references_;
 };
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

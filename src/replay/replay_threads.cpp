@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
 constexpr std::size_t most_threads = 64;
@@ -61,4 +61,4 @@ void replay_threads::serve(worker& self) {
   }
 }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

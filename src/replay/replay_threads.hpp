@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 /// Keeps one thread for each thread of a recording, so that an allocator's per-thread state is as
 /// it was in the program. Only one works at a time: the order of requests is the recording's, or no
@@ -42,4 +42,4 @@ class replay_threads {
   std::vector<std::unique_ptr<worker>> workers_;
 };
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

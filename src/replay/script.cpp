@@ -6,7 +6,7 @@
 
 #include "formats/two_step_frees.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
 
@@ -144,4 +144,4 @@ class script_writer {
 
 script make_script(const recording& recording) { return script_writer{recording}.write(recording); }
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

@@ -8,7 +8,7 @@
 
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::replay {
+namespace weir { inline namespace v0 { namespace replay {
 
 enum class action : std::uint8_t { allocate, free, record_stream, release_pool };
 
@@ -56,4 +56,4 @@ struct script {
 /// Reads the events once; takes 32 bytes a step. Events of unknown blocks are left out.
 [[nodiscard]] script make_script(const recording& recording);
 
-}  // namespace weir::inline v0::replay
+}}}  // namespace weir::v0::replay

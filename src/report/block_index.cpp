@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 namespace {
 
@@ -188,4 +188,4 @@ std::vector<region> used_addresses(const report::history& history, std::size_t m
   }
 }
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

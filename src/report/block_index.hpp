@@ -10,7 +10,7 @@
 #include "report/history.hpp"
 #include "report/series.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 /// The blocks that are in the page.
 ///
@@ -57,4 +57,4 @@ struct region {
 /// between them; at most `most` ranges.
 [[nodiscard]] std::vector<region> used_addresses(const history& history, std::size_t most = 1024);
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

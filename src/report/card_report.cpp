@@ -11,7 +11,7 @@
 #include "report/groups.hpp"
 #include "weir/base/bytes.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 namespace {
 
@@ -99,4 +99,4 @@ std::string card_text(const recording& recording, const history& history,
   return text;
 }
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

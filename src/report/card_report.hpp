@@ -9,7 +9,7 @@
 #include "report/history.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 /// The live blocks of one tag, site or size.
 struct holder {
@@ -41,4 +41,4 @@ inline constexpr std::size_t most_holders = 8;
 [[nodiscard]] std::string card_text(const recording& recording, const history& history,
                                     const replay::card_trial& trial);
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

@@ -7,7 +7,7 @@
 
 #include "report/pack.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 /// Pieces by number. Those that the first picture needs stand apart, so that the browser has them
 /// before it has read the rest of the file.
@@ -34,4 +34,4 @@ class chunk_store {
   std::string late_text_;
 };
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

@@ -9,7 +9,7 @@
 #include "replay/diff.hpp"
 #include "report/pack.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 namespace {
 
@@ -44,4 +44,4 @@ std::string pack_differences(const recording& before, const recording& after) {
   return out.packed();
 }
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

@@ -12,7 +12,7 @@
 #include "formats/frames.hpp"
 #include "weir/base/bytes.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 namespace {
 
@@ -170,4 +170,4 @@ std::vector<grouping> make_groupings(const recording& recording, const report::h
   return groupings;
 }
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

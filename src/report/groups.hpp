@@ -8,7 +8,7 @@
 #include "report/history.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 /// The totals of the blocks of one key.
 struct tally {
@@ -47,4 +47,4 @@ inline constexpr std::size_t most_groups = 12;
 [[nodiscard]] std::string tag_label(const recording& recording, std::uint16_t tag);
 [[nodiscard]] std::string stream_label(const recording& recording, std::uint32_t stream);
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

@@ -11,7 +11,7 @@
 #include "formats/two_step_frees.hpp"
 #include "weir/base/bytes.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 namespace {
 
@@ -274,4 +274,4 @@ std::uint64_t most_in_use(const recording& recording, const history& history) {
   return most;
 }
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

@@ -9,7 +9,7 @@
 #include "report/placement.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 /// The smallest piece of physical memory that a driver maps and releases.
 inline constexpr std::uint64_t page_bytes = std::uint64_t{2} << 20;
@@ -108,4 +108,4 @@ void walk(const history& history, Begin begin, End end, After after) {
 /// (replay::script); a recording that does not say when memory was reusable has the most live.
 [[nodiscard]] std::uint64_t most_in_use(const recording& recording, const history& history);
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

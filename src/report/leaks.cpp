@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 std::vector<leak> find_leaks(const history& history) {
   std::vector<leak> out;
@@ -24,4 +24,4 @@ std::vector<leak> find_leaks(const history& history) {
   return out;
 }
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

@@ -6,7 +6,7 @@
 
 #include "report/history.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 /// The blocks of one site and tag that were live when the recording ended.
 struct leak {
@@ -21,4 +21,4 @@ struct leak {
 /// Most memory first; of equal ones the one that began first.
 [[nodiscard]] std::vector<leak> find_leaks(const history& history);
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

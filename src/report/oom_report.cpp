@@ -6,7 +6,7 @@
 
 #include "observe/shortage.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 namespace {
 
@@ -122,4 +122,4 @@ std::vector<oom_report> explain_ooms(const recording& recording, const report::h
   return out;
 }
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

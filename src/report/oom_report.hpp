@@ -9,7 +9,7 @@
 #include "report/history.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 /// Free memory among the live blocks of a moment.
 struct holes {
@@ -36,4 +36,4 @@ struct oom_report {
 [[nodiscard]] std::vector<oom_report> explain_ooms(const recording& recording,
                                                    const history& history, std::size_t most);
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

@@ -7,7 +7,7 @@
 #include <limits>
 #include <new>
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 packer& packer::number(std::uint64_t value) {
   while (value >= 0x80) {
@@ -77,4 +77,4 @@ std::string base64(std::string_view plain) {
   return out;
 }
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

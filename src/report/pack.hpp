@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 /// Packs numbers and texts one after the other; viewer/js/unpack.js reads them in the same order.
 /// Numbers take 7 bits a byte, lowest first. Texts are bytes with their length, so that nothing in
@@ -29,4 +29,4 @@ class packer {
 
 [[nodiscard]] std::string base64(std::string_view plain);
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

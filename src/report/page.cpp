@@ -19,7 +19,7 @@
 #include "report/template.hpp"
 #include "weir/base/version.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 namespace {
 
@@ -372,4 +372,4 @@ std::string make_page(const page_source& before, const page_source& after,
                    base64(deflated(pack_differences(before.recording, after.recording))));
 }
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

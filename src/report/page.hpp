@@ -10,7 +10,7 @@
 #include "report/placement.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 /// The input of a page. The recording outlives the call only.
 struct page_source {
@@ -44,4 +44,4 @@ struct page_limits {
 [[nodiscard]] std::string make_page(const page_source& before, const page_source& after,
                                     const page_limits& limits = {});
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 namespace {
 
@@ -153,4 +153,4 @@ recording relocate(const recording& recording, const placement& placement) {
   return out;
 }
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

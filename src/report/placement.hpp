@@ -10,7 +10,7 @@
 #include "weir/observe/events.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 /// The addresses that a policy gave to the blocks of a recording, by the order of their
 /// allocation, and its reservations, moves and releases of physical memory in between.
@@ -42,4 +42,4 @@ struct placement {
 /// empty blocks, which have no place, are left out.
 [[nodiscard]] recording relocate(const recording& recording, const placement& placement);
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

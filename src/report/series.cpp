@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 namespace {
 
@@ -168,4 +168,4 @@ unsigned store_series(const series& finest, const report::history& history,
   return levels;
 }
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

@@ -10,7 +10,7 @@
 #include "report/history.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 /// Memory over time, in bins of equally many events.
 ///
@@ -44,4 +44,4 @@ inline constexpr std::size_t first_bins = 2048;
 unsigned store_series(const series& finest, const history& history,
                       const std::vector<grouping>& groupings, chunk_store& store);
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

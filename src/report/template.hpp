@@ -3,11 +3,11 @@
 
 #include <string_view>
 
-namespace weir::inline v0::report {
+namespace weir { inline namespace v0 { namespace report {
 
 /// viewer/page.html, in which @style@, @script@ and the data's names stand for the rest.
 extern const std::string_view page_template;
 extern const std::string_view page_style;
 extern const std::string_view page_script;
 
-}  // namespace weir::inline v0::report
+}}}  // namespace weir::v0::report

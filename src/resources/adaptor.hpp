@@ -4,7 +4,7 @@
 #include "device/state.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0::resources {
+namespace weir { inline namespace v0 { namespace resources {
 
 /// invalid_argument: an adaptor over nothing.
 [[nodiscard]] inline result<void> check_upstream(const any_resource& upstream) {
@@ -23,4 +23,4 @@ namespace weir::inline v0::resources {
   return code == errc::out_of_memory || code == errc::limit_exceeded;
 }
 
-}  // namespace weir::inline v0::resources
+}}}  // namespace weir::v0::resources

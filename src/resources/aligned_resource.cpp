@@ -7,7 +7,7 @@
 #include "resources/live_table.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 struct aligned_resource::state {
   /// The requested size, and the memory of the upstream around it.
@@ -77,4 +77,4 @@ any_resource aligned_resource::upstream() const { return state_->upstream; }
 weir::device aligned_resource::device() const { return state_->upstream.device(); }
 memory_kind aligned_resource::kind() const noexcept { return state_->upstream.kind(); }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -1,7 +1,7 @@
 // Taking a share, and waiting for those who may give theirs back.
 #include "resources/budget.hpp"
 
-namespace weir::inline v0::resources {
+namespace weir { inline namespace v0 { namespace resources {
 
 using detail::mutex_lock;
 
@@ -86,4 +86,4 @@ void budget::user_call::set(bool in_user_call) noexcept {
   }
 }
 
-}  // namespace weir::inline v0::resources
+}}}  // namespace weir::v0::resources

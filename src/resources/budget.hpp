@@ -9,7 +9,7 @@
 #include "base/mutex.hpp"
 #include "weir/base/bytes.hpp"
 
-namespace weir::inline v0::resources {
+namespace weir { inline namespace v0 { namespace resources {
 
 /// How much of a limit is used: by memory that is live, and by requests that are under way.
 ///
@@ -83,4 +83,4 @@ class budget {
   std::condition_variable_any changed_;
 };
 
-}  // namespace weir::inline v0::resources
+}}}  // namespace weir::v0::resources

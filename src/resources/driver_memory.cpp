@@ -7,7 +7,7 @@
 #include "weir/device/event.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0::resources {
+namespace weir { inline namespace v0 { namespace resources {
 namespace {
 
 /// The unit in which the driver hands out; a size that cannot be rounded to it is no size.
@@ -79,4 +79,4 @@ driver_memory::~driver_memory() {
   report_error(told);
 }
 
-}  // namespace weir::inline v0::resources
+}}}  // namespace weir::v0::resources

@@ -9,7 +9,7 @@
 #include "weir/device/stream.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0::resources {
+namespace weir { inline namespace v0 { namespace resources {
 
 /// The state of plain_resource and managed_resource, shared by their handles. Each block is one of
 /// the driver's; a free waits for the stream first, because cuMemFree promises no order with
@@ -40,4 +40,4 @@ class driver_memory {
   live_table<record> live_;
 };
 
-}  // namespace weir::inline v0::resources
+}}}  // namespace weir::v0::resources

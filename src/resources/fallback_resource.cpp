@@ -6,7 +6,7 @@
 #include "resources/adaptor.hpp"
 #include "resources/live_table.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 struct fallback_resource::state {
   struct record {
@@ -71,4 +71,4 @@ memory_kind fallback_resource::kind() const noexcept {
   return first == state_->alternate.kind() ? first : memory_kind::device;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -6,7 +6,7 @@
 #include "resources/budget.hpp"
 #include "resources/live_table.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 struct limiting_resource::state {
   struct record {
@@ -71,4 +71,4 @@ any_resource limiting_resource::upstream() const { return state_->upstream; }
 weir::device limiting_resource::device() const { return state_->upstream.device(); }
 memory_kind limiting_resource::kind() const noexcept { return state_->upstream.kind(); }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -20,7 +20,7 @@
 #include "weir/device/stream.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0::resources {
+namespace weir { inline namespace v0 { namespace resources {
 
 /// One record for each live allocation of a resource. A Record has a member `size`, the requested
 /// size.
@@ -212,4 +212,4 @@ result<void> deallocate(live_table<Record>& live, void* pointer, bytes size, Fre
   return wrong;
 }
 
-}  // namespace weir::inline v0::resources
+}}}  // namespace weir::v0::resources

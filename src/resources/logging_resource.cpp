@@ -17,7 +17,7 @@
 #include "resources/adaptor.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 constexpr std::string_view header = "Thread,Time,Action,Pointer,Size,Stream\n";
@@ -178,4 +178,4 @@ any_resource logging_resource::upstream() const { return state_->upstream; }
 weir::device logging_resource::device() const { return state_->upstream.device(); }
 memory_kind logging_resource::kind() const noexcept { return state_->upstream.kind(); }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

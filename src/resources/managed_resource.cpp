@@ -4,7 +4,7 @@
 #include "pools/guarded.hpp"
 #include "resources/driver_memory.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 result<device_address> allocate_managed(const context_scope& bound, bytes size) {
@@ -39,4 +39,4 @@ weir::device managed_resource::device() const noexcept { return state_->device()
 
 bytes managed_resource::in_use() const { return state_->in_use(); }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -4,7 +4,7 @@
 #include "pools/guarded.hpp"
 #include "resources/driver_memory.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 result<plain_resource> plain_resource::create(weir::device home) {
   return pools::guarded([&]() -> result<plain_resource> {
@@ -26,4 +26,4 @@ weir::device plain_resource::device() const noexcept { return state_->device(); 
 
 bytes plain_resource::in_use() const { return state_->in_use(); }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

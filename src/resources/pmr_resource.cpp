@@ -5,7 +5,7 @@
 
 #include "resources/adaptor.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 /// The standard library wants an address also for nothing.
@@ -36,4 +36,4 @@ bool pmr_resource::do_is_equal(const std::pmr::memory_resource& other) const noe
   return same != nullptr && same->memory_ == memory_;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -3,7 +3,7 @@
 
 #include "pools/guarded.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 result<void*> any_resource::try_allocate(bytes size, const stream_ref& stream,
                                          bytes alignment) const {
@@ -22,4 +22,4 @@ result<void> any_resource::try_deallocate(void* pointer, bytes size,
   return state_->try_deallocate(pointer, size, stream);
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -7,7 +7,7 @@
 #include "resources/adaptor.hpp"
 #include "resources/budget.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 /// The resource whose callback runs on this thread, and the one whose callback called that.
@@ -87,4 +87,4 @@ any_resource retry_resource::upstream() const { return state_->upstream; }
 weir::device retry_resource::device() const { return state_->upstream.device(); }
 memory_kind retry_resource::kind() const noexcept { return state_->upstream.kind(); }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

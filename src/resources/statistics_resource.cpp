@@ -9,7 +9,7 @@
 #include "resources/adaptor.hpp"
 #include "resources/live_table.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 std::int64_t signed_count(bytes size) { return static_cast<std::int64_t>(size.count()); }
@@ -152,4 +152,4 @@ std::string to_string(const resource_stats& stats) {
          ", in total " + to_string(size.total) + " in " + std::to_string(number.total);
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -5,7 +5,7 @@
 #include "pools/guarded.hpp"
 #include "resources/adaptor.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 struct synchronous_resource::state {
   any_resource upstream;
@@ -48,4 +48,4 @@ bool operator==(const synchronous_resource& a, const synchronous_resource& b) no
   return a.state_->upstream == b.state_->upstream;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

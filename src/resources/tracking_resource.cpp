@@ -19,7 +19,7 @@
 #include "resources/adaptor.hpp"
 #include "resources/live_table.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 constexpr std::size_t deepest = 64;
@@ -184,4 +184,4 @@ std::string to_string(const live_report& report) {
   return out + "\n";
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -9,7 +9,7 @@
 #include "base/member_list.hpp"
 #include "sharing/budget_page.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 using budget::locked_page;
@@ -182,4 +182,4 @@ std::string to_string(const budget_listing& listing) {
   return text;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 using budget::locked_page;
@@ -445,4 +445,4 @@ result<void> budget_member::set_share(const budget_share& share) const {
 }
 result<bytes> budget_member::serve() const { return state_->serve(); }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -17,7 +17,7 @@
 #include "sharing/budget_page.hpp"
 #include "weir/share/budget.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Shared by the user's object and by the allocator's callback, which outlives it by a call at
 /// most. The page's lock is never held while the allocator is called, nor a mutex while another
@@ -111,4 +111,4 @@ class budget_member::state : public std::enable_shared_from_this<state> {
   std::thread thread_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

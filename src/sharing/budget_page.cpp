@@ -16,7 +16,7 @@
 
 #include "base/environment.hpp"
 
-namespace weir::inline v0::budget {
+namespace weir { inline namespace v0 { namespace budget {
 namespace {
 
 using clock = std::chrono::steady_clock;
@@ -325,4 +325,4 @@ result<std::vector<std::string>> cards_in(const std::string& folder) {
   return names;
 }
 
-}  // namespace weir::inline v0::budget
+}}}  // namespace weir::v0::budget

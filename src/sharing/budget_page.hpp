@@ -20,7 +20,7 @@
 #include "weir/device/virtual_memory.hpp"
 #include "weir/share/budget.hpp"
 
-namespace weir::inline v0::budget {
+namespace weir { inline namespace v0 { namespace budget {
 
 constexpr std::array<char, 8> page_magic = {'w', 'e', 'i', 'r', 'c', 'a', 'r', 'd'};
 constexpr std::uint32_t page_version = 1;
@@ -132,4 +132,4 @@ class locked_page {
 /// The cards that have a page in the folder, by name; none: there is no folder.
 [[nodiscard]] result<std::vector<std::string>> cards_in(const std::string& folder);
 
-}  // namespace weir::inline v0::budget
+}}}  // namespace weir::v0::budget

@@ -20,7 +20,7 @@
 #include "sharing/session.hpp"
 #include "weir/share/ticket.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 using channel_clock = std::chrono::steady_clock;
@@ -301,4 +301,4 @@ result<share_channel> share_listener::accept(share_channel::timeout limit) const
   }
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

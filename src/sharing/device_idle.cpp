@@ -8,7 +8,7 @@
 #include "base/mutex.hpp"
 #include "pools/per_process.hpp"
 
-namespace weir::inline v0::sharing {
+namespace weir { inline namespace v0 { namespace sharing {
 namespace {
 
 /// The end of a process unmaps everything anyway.
@@ -59,4 +59,4 @@ void keeping_place::keep_until_idle(weir::device home, std::shared_ptr<void> map
   put_back(process_kept(), std::move(place_));  // which is there since this was made
 }
 
-}  // namespace weir::inline v0::sharing
+}}}  // namespace weir::v0::sharing

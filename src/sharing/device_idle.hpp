@@ -9,7 +9,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
 
-namespace weir::inline v0::sharing {
+namespace weir { inline namespace v0 { namespace sharing {
 
 /// Waits until all work that is queued on the device is done, whatever stream it is on, and leaves
 /// every capture valid. Then the mappings that were kept for the device go, too. Called without a
@@ -43,4 +43,4 @@ class keeping_place {
   std::list<kept_mapping> place_;
 };
 
-}  // namespace weir::inline v0::sharing
+}}}  // namespace weir::v0::sharing

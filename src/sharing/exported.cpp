@@ -7,7 +7,7 @@
 #include "sharing/session.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using sharing::exported;
 
@@ -129,4 +129,4 @@ bytes shared_memory::size() const noexcept { return state_->size; }
 bytes shared_memory::unit() const noexcept { return state_->unit; }
 weir::device shared_memory::device() const noexcept { return state_->home->handle(); }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -10,7 +10,7 @@
 #include "sharing/session.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0::sharing {
+namespace weir { inline namespace v0 { namespace sharing {
 namespace {
 
 /// Refuses files that cannot be memory of any driver, before a driver sees them.
@@ -213,4 +213,4 @@ result<void> imported::holding::end() noexcept {
   return outcome;
 }
 
-}  // namespace weir::inline v0::sharing
+}}}  // namespace weir::v0::sharing

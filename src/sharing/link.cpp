@@ -4,7 +4,7 @@
 
 #include "sharing/session.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 using sharing::packet_kind;
@@ -140,4 +140,4 @@ result<share_offer> share_link::receive(timeout limit) const {
   return share_offer{std::move(next)};
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -4,7 +4,7 @@
 
 #include "sharing/session.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 using sharing::incoming;
@@ -131,4 +131,4 @@ result<void> imported_memory::close() const {
   return state_->close();
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

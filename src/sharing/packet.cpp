@@ -5,7 +5,7 @@
 
 #include "sharing/wire.hpp"
 
-namespace weir::inline v0::sharing {
+namespace weir { inline namespace v0 { namespace sharing {
 namespace {
 
 constexpr std::uint32_t packet_magic = 0x7269'6577;  // "weir"
@@ -71,4 +71,4 @@ result<packet> decode_packet(std::span<const std::byte> from) {
   return bad_packet("a message of an unknown kind");
 }
 
-}  // namespace weir::inline v0::sharing
+}}}  // namespace weir::v0::sharing

@@ -10,7 +10,7 @@
 #include "weir/base/result.hpp"
 #include "weir/share/ticket.hpp"
 
-namespace weir::inline v0::sharing {
+namespace weir { inline namespace v0 { namespace sharing {
 
 enum class packet_kind : std::uint16_t {
   hello = 1,   // the sender's own_number()
@@ -36,4 +36,4 @@ struct packet {
 /// bad_version: the other side speaks another; invalid_argument: no packet of weir's.
 [[nodiscard]] result<packet> decode_packet(std::span<const std::byte> from);
 
-}  // namespace weir::inline v0::sharing
+}}}  // namespace weir::v0::sharing

@@ -15,7 +15,7 @@
 
 #include "base/host_memory.hpp"
 
-namespace weir::inline v0::sharing {
+namespace weir { inline namespace v0 { namespace sharing {
 namespace {
 
 using std::chrono::milliseconds;
@@ -399,4 +399,4 @@ std::size_t session::outstanding() {
   return outgoing_grants_.size();
 }
 
-}  // namespace weir::inline v0::sharing
+}}}  // namespace weir::v0::sharing

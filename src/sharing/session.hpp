@@ -21,7 +21,7 @@
 #include "sharing/packet.hpp"
 #include "weir/share/session.hpp"
 
-namespace weir::inline v0::sharing {
+namespace weir { inline namespace v0 { namespace sharing {
 
 /// Whether it is a socket that close() may wait for: of a network. Memory never is.
 [[nodiscard]] bool may_close_slowly(const descriptor& each) noexcept;
@@ -318,4 +318,4 @@ class session : public std::enable_shared_from_this<session> {
   [[nodiscard]] static pid_t own_process() noexcept;
 };
 
-}  // namespace weir::inline v0::sharing
+}}}  // namespace weir::v0::sharing

@@ -8,7 +8,7 @@
 #include "sharing/wire.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 using sharing::get;
 using sharing::put;
@@ -185,4 +185,4 @@ result<share_ticket> decode_share_ticket(std::span<const std::byte> from) {
   return ticket;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace weir::inline v0::sharing {
+namespace weir { inline namespace v0 { namespace sharing {
 
 template <std::unsigned_integral T>
 void put(std::span<std::byte> target, std::size_t offset, T value) noexcept {
@@ -22,4 +22,4 @@ template <std::unsigned_integral T>
   return static_cast<T>(value);
 }
 
-}  // namespace weir::inline v0::sharing
+}}}  // namespace weir::v0::sharing

@@ -9,7 +9,7 @@
 #include "sim/dispatch.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 namespace {
 
 constexpr std::size_t most_lives = 8;                             // that a story tells
@@ -297,4 +297,4 @@ void block_watch::on_event(const memory_event& event) noexcept {
 segment_owner_scope::segment_owner_scope() noexcept { ++observe::own_work_depth; }
 segment_owner_scope::~segment_owner_scope() { --observe::own_work_depth; }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

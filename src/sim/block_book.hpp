@@ -16,7 +16,7 @@
 #include "weir/observe/events.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 class state;
 
@@ -119,4 +119,4 @@ class block_watch final : public event_sink {
   std::uint64_t number_;
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -4,7 +4,7 @@
 #include "sim/graphs.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -82,4 +82,4 @@ CUresult state::thread_exchange_stream_capture_mode(CUstreamCaptureMode* mode) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

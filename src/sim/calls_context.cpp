@@ -5,7 +5,7 @@
 #include "sim/pools.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 CUresult state::device_primary_ctx_retain(CUcontext* context, CUdevice ordinal) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -146,4 +146,4 @@ CUresult state::ctx_get_stream_priority_range(int* least, int* greatest) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -9,7 +9,7 @@
 #include "sim/costs.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -426,4 +426,4 @@ CUresult state::memset_d2d8_async(CUdeviceptr destination, std::size_t pitch, un
       {.to = destination, .pitch = pitch, .value = value, .count = width, .rows = height});
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -5,7 +5,7 @@
 
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 CUresult state::init(unsigned flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -196,4 +196,4 @@ CUresult state::device_get_attribute(int* value, CUdevice_attribute attribute, C
   return number > 0 && number < 148 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

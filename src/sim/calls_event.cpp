@@ -3,7 +3,7 @@
 #include "sim/sharing.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 CUresult state::event_create(CUevent* handle, unsigned flags) {
   constexpr unsigned known =
@@ -109,4 +109,4 @@ CUresult state::event_elapsed_time(float* milliseconds, CUevent start, CUevent e
   return CUDA_SUCCESS;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

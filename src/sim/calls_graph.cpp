@@ -5,7 +5,7 @@
 #include "sim/graphs.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 // --- Building and reading -----------------------------------------------------------------------
 
@@ -208,4 +208,4 @@ CUresult state::device_set_graph_mem_attribute(CUdevice device, CUgraphMem_attri
   }
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -8,7 +8,7 @@
 #include "sim/managed.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -260,4 +260,4 @@ CUresult state::stream_attach_mem_async(CUstream stream_handle, CUdeviceptr addr
   return CUDA_SUCCESS;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

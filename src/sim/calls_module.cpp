@@ -5,7 +5,7 @@
 #include "sim/modules.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 CUresult state::module_load_data(CUmodule* module, const void* image) {
   if (module == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -134,4 +134,4 @@ CUresult state::launch_host_func(CUstream stream_handle, CUhostFn function, void
                          .host_function = true});
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

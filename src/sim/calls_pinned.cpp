@@ -9,7 +9,7 @@
 #include "sim/state.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -156,4 +156,4 @@ CUresult state::mem_host_unregister(void* pointer) {
   return take_away(*this, to_address(pointer), memory_kind::registered, "mem_host_unregister");
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

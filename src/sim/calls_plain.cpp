@@ -4,7 +4,7 @@
 #include "sim/state.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 CUresult state::mem_get_info(std::size_t* free, std::size_t* total) {
   const int device = current_device();
@@ -101,4 +101,4 @@ CUresult state::mem_get_address_range(CUdeviceptr* base, std::size_t* bytes, CUd
   return answer;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

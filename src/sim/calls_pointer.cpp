@@ -6,11 +6,11 @@
 #include "sim/state.hpp"
 #include "sim/virtual.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
-constexpr int no_device = -2;
+constexpr int unknown_device = -2;
 
 /// One pointer and the memory it points into.
 class pointee {
@@ -189,7 +189,7 @@ void put_unknown(const state& machine, void* data, CUpointer_attribute attribute
       put<int>(data, 0);
       return;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      put<int>(data, no_device);
+      put<int>(data, unknown_device);
       return;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       put<CUdeviceptr>(data, address);
@@ -230,4 +230,4 @@ CUresult state::pointer_get_attributes(unsigned count, CUpointer_attribute* attr
   return CUDA_SUCCESS;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -7,7 +7,7 @@
 #include "sim/pools.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -248,4 +248,4 @@ CUresult state::mem_free_async(CUdeviceptr address, CUstream handle) {
                                           : CUDA_ERROR_INVALID_VALUE;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

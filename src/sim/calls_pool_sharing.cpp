@@ -6,7 +6,7 @@
 #include "sim/pools.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 CUresult pool_set::import(int descriptor, CUmemoryPool* handle) {
   std::string text;
@@ -92,4 +92,4 @@ CUresult state::mem_pool_import_pointer(CUdeviceptr* address, CUmemoryPool pool,
   return source->import(pointer, address);
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -4,7 +4,7 @@
 #include "sim/sharing.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 CUresult state::ipc_get_mem_handle(CUipcMemHandle* handle, CUdeviceptr address) {
   region* const area = space.find(address);
@@ -69,4 +69,4 @@ CUresult state::ipc_open_event_handle(CUevent* event_handle, CUipcEventHandle ha
   return CUDA_SUCCESS;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -5,7 +5,7 @@
 #include "sim/graphs.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 CUresult state::stream_create(CUstream* handle, unsigned flags) {
   return stream_create_with_priority(handle, flags, 0);
@@ -184,4 +184,4 @@ CUresult state::stream_write_value32(CUstream handle, CUdeviceptr address, std::
                          .takes = costs::small_operation});
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

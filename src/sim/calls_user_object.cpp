@@ -5,7 +5,7 @@
 #include "sim/graphs.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -80,4 +80,4 @@ CUresult state::graph_release_user_object(CUgraph graph_handle, CUuserObject han
   return CUDA_SUCCESS;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -15,7 +15,7 @@
 #include "sim/virtual.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 std::map<std::uint64_t, std::uint64_t>::const_iterator handle_set::reservation(
     std::uint64_t address) const noexcept {
@@ -411,4 +411,4 @@ CUresult state::mem_import_from_shareable_handle(CUmemGenericAllocationHandle* h
   return CUDA_SUCCESS;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

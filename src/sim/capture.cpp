@@ -10,7 +10,7 @@
 #include "sim/pools.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -318,4 +318,4 @@ CUresult graph_set::capture_free(const std::shared_ptr<stream_state>& stream, CU
   return answer;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

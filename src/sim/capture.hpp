@@ -9,7 +9,7 @@
 #include "sim/timeline.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 /// A capture from its begin to its end. While it lasts, every member stream's `capturing` points
 /// here, and graph_set lists it; both ends are cut when it ends. Events that were recorded in it
@@ -47,4 +47,4 @@ class capture {
 /// Adds what is not there yet.
 void merge(std::vector<driver::CUgraphNode>& nodes, const std::vector<driver::CUgraphNode>& added);
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 /// One party that does things in an order of its own: a stream, a lane of a graph, or the host.
 using actor_index = std::uint32_t;
@@ -105,4 +105,4 @@ class actor_registry {
   std::vector<stamp> retired_;
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

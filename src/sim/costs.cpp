@@ -1,7 +1,7 @@
 // What driver calls charge to the simulated clock.
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 cost_table cost_table::free() { return {}; }
 
@@ -47,4 +47,4 @@ cost_table cost_table::h200() {
   return table;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

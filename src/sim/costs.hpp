@@ -5,7 +5,7 @@
 
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::sim::costs {
+namespace weir { inline namespace v0 { namespace sim { namespace costs {
 
 /// Anything that only has to be noticed by the device. An estimate.
 inline constexpr duration small_operation{2'000};
@@ -20,4 +20,4 @@ inline constexpr double fill_rate = 4'000;
   return small_operation + duration{static_cast<std::int64_t>(static_cast<double>(size) / rate)};
 }
 
-}  // namespace weir::inline v0::sim::costs
+}}}}  // namespace weir::v0::sim::costs

@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -118,4 +118,4 @@ bool holds_lock(const state& machine) noexcept {
 host_function_scope::host_function_scope() noexcept { ++host_function_depth; }
 host_function_scope::~host_function_scope() { --host_function_depth; }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -7,7 +7,7 @@
 #include "sim/state.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 /// A driver call has no argument that says which machine is meant, so each machine of a process
 /// gets a slot with thunks of its own.
@@ -51,4 +51,4 @@ class host_function_scope {
   host_function_scope& operator=(const host_function_scope&) = delete;
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

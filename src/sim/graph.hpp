@@ -9,7 +9,7 @@
 #include "sim/timeline.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 struct graph_allocation;  // graph_memory.hpp
 struct plan;
@@ -93,4 +93,4 @@ struct graph_exec {
   moment last_when{};
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

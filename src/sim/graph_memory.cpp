@@ -6,7 +6,7 @@
 
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -197,4 +197,4 @@ void graph_memory::free_by_host(const graph_allocation& allocated) {
                             accessor, allocated.address, machine_.hazards);
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

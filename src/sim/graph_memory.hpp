@@ -11,7 +11,7 @@
 #include "sim/timeline.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 class state;
 
@@ -96,4 +96,4 @@ class graph_memory {
   std::vector<std::vector<std::shared_ptr<physical>>> cached_;  // by device
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -7,7 +7,7 @@
 #include "sim/dispatch.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 graph_set::graph_set(state& machine) : memory{machine}, machine_{machine} {}
 
@@ -377,4 +377,4 @@ void graph_set::run_destructors(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

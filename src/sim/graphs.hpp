@@ -11,7 +11,7 @@
 #include "sim/timeline.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 class state;
 
@@ -130,4 +130,4 @@ class graph_set {
   std::vector<std::shared_ptr<user_object>> doomed_;  // without references, destructor not yet run
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 /// Objects of one kind by their driver handle. Handles are numbers, not addresses, and are handed
 /// out again as soon as they are free, youngest first, as the real driver does: code that keys
@@ -90,4 +90,4 @@ class handle_table {
   std::vector<std::size_t> free_;
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

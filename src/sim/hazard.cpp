@@ -6,7 +6,7 @@
 #include "base/member_list.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -220,4 +220,4 @@ std::string hazard::message() const {
   return out.str();
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 /// How often the host had no addresses for any simulated machine of the process. A driver can only
 /// answer that it is out of memory; who plays programs on simulated machines can tell the two apart
@@ -14,4 +14,4 @@ namespace weir::inline v0::sim {
   return count;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

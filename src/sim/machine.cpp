@@ -8,7 +8,7 @@
 #include "sim/state.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -259,4 +259,4 @@ migration_counts machine::migrations(device_id device) const {
   return state_->devices[static_cast<std::size_t>(device.number())].migrations;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -6,7 +6,7 @@
 
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 // --- Runs ----------------------------------------------------------------------------------------
 
@@ -331,4 +331,4 @@ void evict_managed(state& machine, int device, std::uint64_t needed) {
   }
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

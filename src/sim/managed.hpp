@@ -11,7 +11,7 @@
 #include "sim/timeline.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 /// A processor: a device, or the host.
 class processor {
@@ -175,4 +175,4 @@ void managed_forget(state& machine, region& area);
 /// managed is left on it.
 void evict_managed(state& machine, int device, std::uint64_t needed);
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -17,7 +17,7 @@
 #include "sim/virtual.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -337,4 +337,4 @@ void memory::report_removal(const region& area, const access_record* use, const 
   machine_.hazards.report({hazard_kind::freed_in_use, *use->accessor, remover, extent});
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -14,7 +14,7 @@
 #include "weir/driver/table.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 /// The host's pointers are addresses of the simulated device as well.
 [[nodiscard]] inline std::uint64_t to_address(const void* pointer) noexcept {
@@ -282,4 +282,4 @@ class memory {
   std::shared_ptr<page_file> file_;
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

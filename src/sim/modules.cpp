@@ -9,7 +9,7 @@
 
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -97,4 +97,4 @@ CUresult module_set::get_function(CUmodule module, const char* name, CUfunction*
   return CUDA_SUCCESS;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

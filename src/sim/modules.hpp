@@ -12,7 +12,7 @@
 #include "weir/driver/table.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 class state;
 
@@ -54,4 +54,4 @@ class module_set {
   std::map<std::string, std::shared_ptr<const kernel>, std::less<>> kernels_;
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

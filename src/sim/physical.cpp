@@ -16,7 +16,7 @@
 #include "sim/state.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 /// A file without a name that all pages of a machine are parts of. It is as long as a file can be
 /// and holds nothing but what was touched; a range of it is used once and never again, so that no
@@ -209,4 +209,4 @@ bool physical::read_note(int descriptor, std::string& note, std::uint64_t& size)
   return true;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -12,7 +12,7 @@
 #include "sim/state.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -336,4 +336,4 @@ void pool::record_host_ownership(std::uint64_t address, std::uint64_t size, cons
                         machine_.hazards);
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

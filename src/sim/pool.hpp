@@ -11,7 +11,7 @@
 #include "sim/timeline.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 class state;
 
@@ -172,4 +172,4 @@ class pool {
   gauge used_;
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -6,7 +6,7 @@
 #include "sim/pool.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 CUresult pool::get(CUmemPool_attribute attribute, void* value) const {
   const auto write = [&](auto content) {
@@ -138,4 +138,4 @@ std::string pool::inconsistency() const {
   return {};
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 void fit_index::insert(block& run) {
   const fit_key key{run.size, run.order, &run};
@@ -109,4 +109,4 @@ void block_map::forget_start(const block& run) {
   --entry.count;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

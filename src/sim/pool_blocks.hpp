@@ -12,7 +12,7 @@
 #include "sim/clock.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 class fit_index;
 struct block;
@@ -123,4 +123,4 @@ class block_map {
   std::vector<block*> spare_;
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -11,7 +11,7 @@
 #include "sim/state.hpp"
 #include "weir/base/checked.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -204,4 +204,4 @@ CUmemAccess_flags imported_pool::granted(int to) const {
   return to < 0 ? CU_MEM_ACCESS_FLAGS_PROT_NONE : rights_[static_cast<std::size_t>(to)];
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

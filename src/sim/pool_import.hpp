@@ -12,7 +12,7 @@
 #include "sim/timeline.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 class state;
 
@@ -87,4 +87,4 @@ class imported_pool {
   std::map<std::uint64_t, std::uint64_t> live_;  // address -> id of its region
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

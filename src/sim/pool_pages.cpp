@@ -7,7 +7,7 @@
 #include "sim/pools.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -153,4 +153,4 @@ void pool::trim(std::uint64_t keep) {
   if (keep <= reserved_) release_above(keep + pool_page - 1);
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -5,7 +5,7 @@
 
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 pool_set::pool_set(state& machine)
     : machine_{machine},
@@ -167,4 +167,4 @@ std::string pool_set::inconsistency() const {
   return {};
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

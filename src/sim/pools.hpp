@@ -11,7 +11,7 @@
 #include "sim/timeline.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 class state;
 
@@ -80,4 +80,4 @@ class pool_set {
   std::vector<driver::CUmemoryPool> current_;            // by device; null: the default
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 using namespace driver;
 
@@ -181,4 +181,4 @@ CUresult read_ptx(std::string_view text, ptx_module& module) {
   return depth == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

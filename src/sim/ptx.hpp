@@ -8,7 +8,7 @@
 
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 /// One parameter as it lies in a buffer of all parameters.
 struct ptx_parameter {
@@ -31,4 +31,4 @@ struct ptx_module {
 /// .version), CUDA_ERROR_INVALID_PTX if it is broken PTX. Instructions are not checked.
 [[nodiscard]] driver::CUresult read_ptx(std::string_view text, ptx_module& module);
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

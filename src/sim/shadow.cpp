@@ -7,7 +7,7 @@
 
 #include "sim/block_book.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 void hazard_log::report(hazard entry) {
   entry.blocks = blocks_.lives(entry.shared);
@@ -147,4 +147,4 @@ const access_record* use_log::latest(const moment& when, Matches&& matches) cons
   return found;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -9,7 +9,7 @@
 #include "sim/clock.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 class block_book;
 
@@ -94,4 +94,4 @@ class use_log {
   std::vector<use> uses_;
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -16,7 +16,7 @@
 
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -279,4 +279,4 @@ void sharing::reset(int device) {
   for (const std::uint64_t base : bases) unmap(base);
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

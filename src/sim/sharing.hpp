@@ -8,7 +8,7 @@
 #include "sim/memory.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 class state;
 
@@ -80,4 +80,4 @@ class sharing {
   std::map<std::uint64_t, opened_memory> opened_{};  // by address
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -6,7 +6,7 @@
 
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -100,4 +100,4 @@ void small_heap::release(const region& area) {
   with_room_.insert(area.mapping_base);
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

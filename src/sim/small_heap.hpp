@@ -8,7 +8,7 @@
 
 #include "sim/memory.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 /// One kind of memory, of one device or of the host, in chunks of one device page. A chunk takes
 /// capacity as a whole and goes with the last allocation in it; contents survive inside a chunk.
@@ -44,4 +44,4 @@ class small_heap {
   std::set<std::uint64_t> with_room_{};      // those that have a hole
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -15,7 +15,7 @@
 #include "sim/pools.hpp"
 #include "sim/sharing.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -282,4 +282,4 @@ void state::stop_background() {
   if (background_.joinable()) background_.join();
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

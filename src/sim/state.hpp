@@ -33,7 +33,7 @@
 #include "weir/driver/table.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 using namespace driver;  // the driver's own names, in the machine that stands in for it
 
@@ -187,4 +187,4 @@ inline bool timeline::due() const noexcept {
   return !busy_.empty() && machine_.clock >= quiet_until_;
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

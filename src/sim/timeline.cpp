@@ -10,7 +10,7 @@
 #include "sim/sharing.hpp"
 #include "sim/state.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 namespace {
 
@@ -448,4 +448,4 @@ void timeline::finish(stream_state& stream, std::uint64_t sequence) {
   std::erase(busy_, &stream);
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

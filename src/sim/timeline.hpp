@@ -17,7 +17,7 @@
 #include "sim/shadow.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 class state;
 class capture;       // capture.hpp: one capture of streams into a graph
@@ -290,4 +290,4 @@ class timeline {
   std::uint64_t next_id_ = 7;
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

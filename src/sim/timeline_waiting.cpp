@@ -7,7 +7,7 @@
 #include "sim/state.hpp"
 #include "sim/timeline.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 bool timeline::run_until(const std::function<bool()>& done, std::unique_lock<std::mutex>& lock) {
   while (!done()) {
@@ -185,4 +185,4 @@ bool timeline::idle(int device) const {
   });
 }
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

@@ -10,7 +10,7 @@
 #include "sim/memory.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 /// What a physical handle stands for. The handle holds one reference and each mapping of it one:
 /// pages and capacity go back with the last of them, in whichever order they go.
@@ -49,4 +49,4 @@ class handle_set {
   std::map<file_key, std::weak_ptr<allocation>> by_file_;
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

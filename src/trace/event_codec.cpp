@@ -12,7 +12,7 @@
 #include "trace/frame.hpp"
 #include "trace/varint.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 namespace {
 
 constexpr unsigned last_kind = static_cast<unsigned>(trace_kind::resumed);
@@ -290,4 +290,4 @@ const char* event_decoder::resolve(std::span<trace_event> events, const table_si
   return nullptr;
 }
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

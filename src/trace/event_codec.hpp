@@ -11,7 +11,7 @@
 
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 /// The blocks of a trace so far, numbered in the order of their allocation. Encoder and decoder
 /// each keep one; they agree at every event, so that a free is written as a number.
@@ -84,4 +84,4 @@ class event_decoder {
   std::uint64_t last_time_ = 0;
 };
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

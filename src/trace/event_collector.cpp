@@ -12,7 +12,7 @@
 #include "heap/asymmetric_barrier.hpp"
 #include "trace/ticks.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 constinit thread_local local_ring last_ring{};
 
@@ -361,4 +361,4 @@ void event_collector::fail(const error& reason) noexcept {
   report_error(reason);
 }
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -17,7 +17,7 @@
 #include "trace/trace_writer.hpp"
 #include "weir/trace/recorder.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 /// The calling thread's ring of the collector that it wrote to last.
 struct local_ring {
@@ -102,4 +102,4 @@ class event_collector {
   std::size_t stacks_written_ = 0;
 };
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -8,7 +8,7 @@
 #include "trace/frame.hpp"
 #include "trace/varint.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 result<file_writer> file_writer::create(const std::string& path, const zstd* library, int level) {
   detail::part_file file;
@@ -99,4 +99,4 @@ result<void> file_writer::finish() {
   return {};
 }
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

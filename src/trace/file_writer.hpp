@@ -13,7 +13,7 @@
 #include "weir/base/result.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 /// The most events of a frame. Frames as long as this compress as well as longer ones.
 constexpr std::size_t frame_events = std::size_t{1} << 18;
@@ -70,4 +70,4 @@ class file_writer {
   result<void> state_;
 };
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -3,7 +3,7 @@
 
 #include <array>
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 namespace {
 
 constexpr auto crc_table = [] {
@@ -113,4 +113,4 @@ result<std::variant<frame, trace_damage>> frame_reader::next() {
   return answer{next_frame};
 }
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

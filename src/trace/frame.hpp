@@ -11,7 +11,7 @@
 #include "weir/base/result.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 inline constexpr std::string_view magic = "\x89WEIR\r\n\x1a";
 inline constexpr std::uint32_t format_version = 2;
@@ -66,4 +66,4 @@ class frame_reader {
   std::string content_;
 };
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -23,7 +23,7 @@
 #include "weir/base/error.hpp"
 #include "weir/observe/stats.hpp"
 
-namespace weir::inline v0::trace::live {
+namespace weir { inline namespace v0 { namespace trace { namespace live {
 
 constexpr std::array<char, 8> page_magic = {'w', 'e', 'i', 'r', 'l', 'i', 'v', 'e'};
 constexpr std::uint32_t page_version = 6;
@@ -154,4 +154,4 @@ class mapped_page {
   void* address_ = MAP_FAILED;
 };
 
-}  // namespace weir::inline v0::trace::live
+}}}}  // namespace weir::v0::trace::live

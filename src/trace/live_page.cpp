@@ -13,7 +13,7 @@
 #include "trace/live_leftovers.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 using namespace trace::live;
@@ -213,4 +213,4 @@ result<std::unique_ptr<live_page>> live_page::publish(caching_allocator& allocat
 
 const std::string& live_page::path() const noexcept { return state_->path(); }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

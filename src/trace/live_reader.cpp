@@ -20,7 +20,7 @@
 #include "trace/live_leftovers.hpp"
 #include "weir/trace/live_page.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 using namespace trace::live;
@@ -319,4 +319,4 @@ std::string to_string(const live_view& view) {
   return text;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

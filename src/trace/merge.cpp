@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 namespace {
 
 /// Of the kinds that a recorder receives.
@@ -79,4 +79,4 @@ void merger::merge_until(std::uint64_t settled, std::vector<record>& out) {
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

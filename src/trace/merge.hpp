@@ -7,7 +7,7 @@
 
 #include "trace/ring.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 /// Puts records in order. They come with times that are right up to `slack` ticks; what the times
 /// leave open is decided by what can be: a block is freed after it was allocated and allocated
@@ -47,4 +47,4 @@ class merger {
   bool has_gaps_ = false;
 };
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -3,7 +3,7 @@
 
 #include "trace/varint.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 void name_encoder::begin(name_kind kind) {
   content_.push_back(static_cast<char>(kind));
@@ -144,4 +144,4 @@ const char* decode_names(std::string_view content, std::uint32_t entries, record
   return decoder.done() ? nullptr : "a frame of names is longer than it says";
 }
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

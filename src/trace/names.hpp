@@ -8,7 +8,7 @@
 
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 /// What an entry of a frame of names is. Entries of a table get their numbers in the order in which
 /// they come; number 0 of tags and pools has no name and is never written.
@@ -52,4 +52,4 @@ class name_encoder {
 [[nodiscard]] const char* decode_names(std::string_view content, std::uint32_t entries,
                                        recording& recording);
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -8,7 +8,7 @@
 #include "trace/event_collector.hpp"
 #include "trace/ticks.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 result<std::unique_ptr<recorder>> recorder::start(const std::string& path,
                                                   const recorder_options& options) {
@@ -60,4 +60,4 @@ std::string to_string(const recorder_stats& stats) {
   return std::move(members).text();
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

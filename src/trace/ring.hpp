@@ -11,7 +11,7 @@
 #include "heap/asymmetric_barrier.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 /// An event as its thread wrote it: times in ticks, streams and tags by the program's numbers.
 struct record {
@@ -129,4 +129,4 @@ class ring {
   std::uint64_t last_time_ = 0;
 };
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 void stack_table::prepare() const noexcept {
   try {
@@ -32,4 +32,4 @@ std::vector<stack_table::addresses> stack_table::since(std::size_t first) const 
   return stacks;
 }
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

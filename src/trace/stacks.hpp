@@ -8,7 +8,7 @@
 
 #include "base/call_stack.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 /// Return addresses, innermost first, by number. Any thread.
 class stack_table {
@@ -32,4 +32,4 @@ class stack_table {
 using detail::describe_address;
 using detail::describe_frame;
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 namespace {
 
 [[maybe_unused]] double measured() noexcept {
@@ -36,4 +36,4 @@ double nanoseconds_per_tick() noexcept {
   return period;
 }
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -8,7 +8,7 @@
 #include <x86intrin.h>
 #endif
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 /// Counts since some moment; the same on all cores. Not ordered with the instructions around it:
 /// that would cost more than the rest of an event, so whoever compares the counts of two threads
@@ -32,4 +32,4 @@ namespace weir::inline v0::trace {
 /// which takes some milliseconds.
 [[nodiscard]] double nanoseconds_per_tick() noexcept;
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

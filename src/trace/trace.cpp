@@ -7,7 +7,7 @@
 
 #include "base/hexadecimal.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 std::string_view name(trace_kind kind) noexcept {
   switch (kind) {
@@ -108,4 +108,4 @@ std::string to_string(const recording& recording) {
   return text;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

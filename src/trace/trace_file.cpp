@@ -15,7 +15,7 @@
 #include "trace/names.hpp"
 #include "trace/varint.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace trace {
 namespace {
 
@@ -216,4 +216,4 @@ result<void> write_trace(const recording& recording, const std::string& path,
   return trace::write_trace_with(recording, path, options, trace::find_zstd());
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -7,7 +7,7 @@
 #include "trace/zstd.hpp"
 #include "weir/trace/trace_file.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 [[nodiscard]] result<recording> read_trace_with(std::string_view bytes, const trace_limits& limits,
                                                 const zstd* library);
@@ -15,4 +15,4 @@ namespace weir::inline v0::trace {
                                             const trace_write_options& options,
                                             const zstd* library);
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -8,7 +8,7 @@
 #include "trace/ticks.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 namespace {
 
 /// Numbers of 16 bits: pools later than the last are written as the last.
@@ -144,4 +144,4 @@ result<void> trace_writer::finish(std::uint64_t dropped) {
   return file_.finish();
 }
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -12,7 +12,7 @@
 #include "trace/stacks.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 /// Owns the file of a recording in progress. One thread.
 class trace_writer {
@@ -55,4 +55,4 @@ class trace_writer {
   std::uint64_t written_ = 0;
 };
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 inline void put_varint(std::string& out, std::uint64_t value) {
   while (value >= 0x80) {
@@ -61,4 +61,4 @@ class byte_reader {
   std::string_view rest_;
 };
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

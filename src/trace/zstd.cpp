@@ -3,7 +3,7 @@
 
 #include <dlfcn.h>
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 namespace {
 
 template <class Function>
@@ -30,4 +30,4 @@ const zstd* find_zstd() noexcept {
   return loaded.is_error != nullptr ? &loaded : nullptr;
 }
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

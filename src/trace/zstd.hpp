@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace weir::inline v0::trace {
+namespace weir { inline namespace v0 { namespace trace {
 
 /// The four calls of libzstd that traces need; their signatures have been stable since 1.0.
 struct zstd {
@@ -18,4 +18,4 @@ struct zstd {
 /// libzstd.so.1, loaded at the first call and kept; null if this machine has none. Any thread.
 [[nodiscard]] const zstd* find_zstd() noexcept;
 
-}  // namespace weir::inline v0::trace
+}}}  // namespace weir::v0::trace

@@ -6,8 +6,7 @@
 
 #include "allocator_contract/players.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class captures : public allocator_test {
  protected:

@@ -7,8 +7,7 @@
 
 #include "allocator_contract/players.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class frameworks : public allocator_test {
  protected:

@@ -1,8 +1,7 @@
 // Contract of the allocator: memory passes from stream to stream only behind the work that used it.
 #include "allocator_contract/allocator_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class ordering : public allocator_test {
  protected:

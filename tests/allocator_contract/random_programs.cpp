@@ -4,8 +4,7 @@
 
 #include "allocator_contract/players.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class random_programs : public allocator_test {
  protected:

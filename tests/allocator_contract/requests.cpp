@@ -2,8 +2,7 @@
 #include "allocator_contract/allocator_test.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class requests : public allocator_test {};
 WEIR_ALLOCATOR_CONTRACT(requests);

@@ -6,8 +6,7 @@
 
 #include "allocator_contract/allocator_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class rounds_that_repeat : public allocator_test {
  protected:

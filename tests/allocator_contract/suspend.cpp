@@ -2,8 +2,7 @@
 #include "allocator_contract/effort.hpp"
 #include "allocator_contract/players.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class suspending : public allocator_test {
  protected:

@@ -4,8 +4,7 @@
 
 #include "allocator_contract/allocator_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::HasSubstr;
 

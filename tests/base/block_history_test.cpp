@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weir::inline v0::observe {
-namespace {
+namespace weir { inline namespace v0 { namespace observe { namespace {
 
 constexpr memory_event allocation{
     .kind = memory_event_kind::allocate, .address = 4096, .size = 1000, .rounded = 1024};
@@ -33,4 +32,4 @@ TEST(block_history, knows_the_block_that_an_address_is_of) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::observe
+}}}  // namespace weir::v0::observe

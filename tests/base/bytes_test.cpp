@@ -5,8 +5,7 @@
 
 #include <type_traits>
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 using namespace weir::literals;
 

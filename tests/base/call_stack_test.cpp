@@ -14,8 +14,7 @@ namespace call_stack_test {
 [[gnu::noinline, gnu::visibility("default")]] void landmark() { asm volatile(""); }
 }  // namespace call_stack_test
 
-namespace weir::inline v0::detail {
-namespace {
+namespace weir { inline namespace v0 { namespace detail { namespace {
 
 struct walk {
   void* caller;
@@ -54,4 +53,4 @@ TEST(describe_address, counts_from_the_beginning_of_the_function) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

@@ -11,8 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 using namespace weir::literals;
 using ::testing::HasSubstr;

@@ -6,8 +6,7 @@
 #include <concepts>
 #include <unordered_set>
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 template <class A, class B>
 concept comparable = requires(A a, B b) {

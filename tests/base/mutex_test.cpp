@@ -15,8 +15,7 @@
 
 #include "support/this_process.hpp"
 
-namespace weir::inline v0::detail {
-namespace {
+namespace weir { inline namespace v0 { namespace detail { namespace {
 
 TEST(mutex_test, one_thread_at_a_time_holds_it) {
   mutex guard;
@@ -84,4 +83,4 @@ TEST(mutex_test, a_try_takes_it_only_where_nobody_has_it) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::detail
+}}}  // namespace weir::v0::detail

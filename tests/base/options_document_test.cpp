@@ -9,8 +9,7 @@
 
 #include "weir/base/options.hpp"
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 constexpr const char* path = WEIR_SOURCE_DIR "/docs/options.md";
 

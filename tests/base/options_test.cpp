@@ -7,8 +7,7 @@
 #include <map>
 #include <set>
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 using namespace std::chrono_literals;
 using namespace weir::literals;

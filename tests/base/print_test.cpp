@@ -16,8 +16,7 @@
 #include "weir/observe/tag.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 using namespace weir::literals;
 

@@ -17,8 +17,7 @@
 #define CLONE_NEWTIME 0x00000080
 #endif
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 TEST(processes, are_known_by_number_and_start) {
   const auto self = detail::own_process();

@@ -6,8 +6,7 @@
 #include <memory>
 #include <string>
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 result<int> half(int n) {
   if (n % 2 != 0) return error{.code = errc::invalid_argument, .detail = std::to_string(n)};

@@ -13,8 +13,7 @@
 #include "support/scratch.hpp"
 #include "weir/base/options.hpp"
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 constexpr int not_secure = 77;
 

@@ -5,8 +5,7 @@
 
 #include "support/sizes.hpp"
 
-namespace weir::observe {
-namespace {
+namespace weir::observe { namespace {
 
 using testing_support::gib;
 using testing_support::mib;

@@ -9,8 +9,7 @@
 #include <string>
 #include <thread>
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 TEST(tag, has_one_number_a_name) {
   const tag first = tag::named("tag test one").value();

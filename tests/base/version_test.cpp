@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 TEST(version, is_the_one_that_the_build_declares) {
   EXPECT_EQ(version_text(), WEIR_PROJECT_VERSION);

@@ -18,8 +18,7 @@
 #include "weir/pool/stream_pool.hpp"
 #include "weir/resource/plain_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 constexpr std::size_t elements_each = 1024;
 constexpr bytes size_each{elements_each * sizeof(word)};

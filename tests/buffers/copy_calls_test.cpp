@@ -7,8 +7,7 @@
 #include "weir/buffer/copy.hpp"
 #include "weir/buffer/device_vector.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using driver::call;
 using ::testing::ElementsAre;

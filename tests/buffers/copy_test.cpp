@@ -8,8 +8,7 @@
 #include "weir/buffer/device_vector.hpp"
 #include "weir/device/event.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;

@@ -6,8 +6,7 @@
 #include "buffers/buffers_test.hpp"
 #include "weir/buffer/device_vector.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::Each;
 

@@ -15,8 +15,7 @@
 #include "weir/buffer/unified_buffer.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 constexpr std::size_t block_words = 1024;
 

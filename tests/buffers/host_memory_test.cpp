@@ -10,8 +10,7 @@
 #include "weir/buffer/pinned_buffer.hpp"
 #include "weir/buffer/staging.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::Each;
 

@@ -7,8 +7,7 @@
 #include "weir/buffer/unified_buffer.hpp"
 #include "weir/pool/pinned_pool.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;

@@ -7,8 +7,7 @@
 #include "support/captures.hpp"
 #include "weir/buffer/unified_buffer.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::Each;
 

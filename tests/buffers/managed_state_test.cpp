@@ -13,8 +13,7 @@
 #include "weir/buffer/host_memory.hpp"
 #include "weir/buffer/unified_buffer.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using driver::call;
 using ::testing::Each;

@@ -11,8 +11,7 @@
 #include "support/watched_thread.hpp"
 #include "weir/buffer/unified_buffer.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using driver::call;
 using ::testing::Each;

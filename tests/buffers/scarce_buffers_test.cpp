@@ -17,8 +17,7 @@
 #include "weir/pool/pinned_pool.hpp"
 #include "weir/resource/plain_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using namespace weir::literals;
 

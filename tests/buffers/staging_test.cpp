@@ -6,8 +6,7 @@
 #include "buffers/simulated_test.hpp"
 #include "weir/buffer/device_vector.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using driver::call;
 using ::testing::Each;

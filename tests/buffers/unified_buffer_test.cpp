@@ -7,8 +7,7 @@
 #include "buffers/buffers_test.hpp"
 #include "weir/buffer/copy.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;

@@ -4,8 +4,7 @@
 
 #include "c_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// A call that fails because of one handle; `takes_null`: null means something.
 struct handle_row {

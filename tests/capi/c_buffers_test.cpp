@@ -2,8 +2,7 @@
 // others.
 #include "c_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;

@@ -11,8 +11,7 @@
 #include "weir/base/options.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 // --- Structures and texts ------------------------------------------------------------------------
 

@@ -10,8 +10,7 @@
 #include "weir/observe/tag.hpp"
 #include "weir/trace/trace_file.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

@@ -6,8 +6,7 @@
 
 #include "c_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
 

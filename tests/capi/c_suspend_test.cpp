@@ -5,8 +5,7 @@
 
 #include "c_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::HasSubstr;
 using steps = std::vector<std::pair<std::uint64_t, std::uint64_t>>;

@@ -27,8 +27,7 @@ extern "C" const char* weir_test_folder(void) {
   return path.c_str();
 }
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 using ::testing::HasSubstr;
 

@@ -18,8 +18,7 @@
 #include "heap/asymmetric_barrier.hpp"
 #include "weir.h"
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 /// A machine, an allocator and a stream, by handle.
 class c_handles : public ::testing::Test {

@@ -5,8 +5,7 @@
 #include "weir.h"
 #include "weir/base/options.hpp"
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 using testing_support::scarce_memory;
 

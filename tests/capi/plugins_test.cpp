@@ -19,8 +19,7 @@
 #include "weir/base/error.hpp"
 #include "weir_plugins.h"
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 using ::testing::HasSubstr;
 using testing_support::reports;

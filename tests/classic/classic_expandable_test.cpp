@@ -3,8 +3,7 @@
 
 #include "classic/classic_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using placement::no_block;
 

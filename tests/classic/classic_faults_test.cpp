@@ -4,8 +4,7 @@
 #include "classic/classic_fixture.hpp"
 #include "support/reports.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using driver::call;
 using placement::no_block;

@@ -8,8 +8,7 @@
 #include "classic/classic_fixture.hpp"
 #include "support/order_waits.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using placement::block_kind;
 using placement::no_block;

@@ -8,8 +8,7 @@
 #include "classic/classic_fixture.hpp"
 #include "weir/device/event.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using placement::no_block;
 

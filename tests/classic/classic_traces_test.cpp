@@ -8,8 +8,7 @@
 #include "classic/classic_fixture.hpp"
 #include "support/trace.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// What a replay had reserved at most. Blocks are free for their stream at their `reusable` event.
 std::uint64_t reserved_peak(const trace& recorded, bool expandable) {

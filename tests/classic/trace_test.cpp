@@ -9,8 +9,7 @@
 #include <fstream>
 #include <iterator>
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::HasSubstr;
 

@@ -4,8 +4,7 @@
 #include "support/child_process.hpp"
 #include "support/contract_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class contexts : public contract_test {};
 WEIR_CONTRACT(contexts);

@@ -5,8 +5,7 @@
 
 #include "support/contract_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class copies_and_fills : public contract_test {};
 WEIR_CONTRACT(copies_and_fills);

@@ -1,8 +1,7 @@
 // Contract: graphs made by hand or by capture, their replay, and the memory they own.
 #include "support/contract_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class graphs : public contract_test {
  protected:

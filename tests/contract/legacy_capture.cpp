@@ -7,8 +7,7 @@
 
 #include "support/contract_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class legacy_capture : public contract_test {};
 WEIR_CONTRACT(legacy_capture);

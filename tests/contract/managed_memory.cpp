@@ -3,8 +3,7 @@
 
 #include "support/contract_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 constexpr CUmemLocation host{CU_MEM_LOCATION_TYPE_HOST, 0};
 

@@ -5,8 +5,7 @@
 #include "support/contract_test.hpp"
 #include "support/kernels.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class modules_and_launch : public contract_test {};
 WEIR_CONTRACT(modules_and_launch);

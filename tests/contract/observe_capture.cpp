@@ -6,8 +6,7 @@
 #include "support/kernels.hpp"
 #include "support/observe.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 struct probe {
   const char* description;

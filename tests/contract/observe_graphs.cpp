@@ -1,8 +1,7 @@
 // Observed: what the memory of graphs takes and gives back.
 #include "support/observe.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 WEIR_OBSERVE(graph_memory) {
   const table& cu = *fixture.cu;

@@ -5,8 +5,7 @@
 #include "support/child_process.hpp"
 #include "support/observe.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 WEIR_OBSERVE(devices) {
   const table& cu = *fixture.cu;

@@ -3,8 +3,7 @@
 
 #include "support/observe.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 std::int64_t free_memory(const table& cu) {
   std::size_t free = 0;

@@ -3,8 +3,7 @@
 
 #include "support/observe.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 std::int64_t number(driver_fixture& fixture, CUmemoryPool pool, CUmemPool_attribute attribute) {
   std::uint64_t value = 0;

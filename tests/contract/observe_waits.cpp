@@ -6,8 +6,7 @@
 
 #include "support/observe.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using std::chrono::milliseconds;
 

@@ -1,8 +1,7 @@
 // Contract: two devices: peer access, copies and rights between them. Skipped where there is one.
 #include "support/contract_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class peers : public contract_test {
  protected:

@@ -4,8 +4,7 @@
 
 #include "support/contract_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class pinned_memory : public contract_test {};
 WEIR_CONTRACT(pinned_memory);

@@ -6,8 +6,7 @@
 #include "support/child_process.hpp"
 #include "support/contract_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 void* as_shareable(int descriptor) { return reinterpret_cast<void*>(std::intptr_t{descriptor}); }
 

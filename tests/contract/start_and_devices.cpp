@@ -6,8 +6,7 @@
 
 #include "support/contract_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class start_and_devices : public contract_test {};
 WEIR_CONTRACT(start_and_devices);

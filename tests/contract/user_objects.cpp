@@ -4,8 +4,7 @@
 
 #include "support/contract_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// cuda.h: the object's destroy function may run on another thread, later. Required at creation.
 constexpr unsigned no_destructor_sync = 1;

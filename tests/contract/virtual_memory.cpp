@@ -6,8 +6,7 @@
 #include "support/child_process.hpp"
 #include "support/contract_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 constexpr auto read_write = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 

@@ -188,16 +188,16 @@ def python_calls(build):
 
 # --- Telling ----------------------------------------------------------------------------------------
 
-def by_room(counts):
-    """Lines and lines that ran, of each room of src/."""
-    rooms = collections.defaultdict(lambda: [0, 0])
+def by_component(counts):
+    """Lines and lines that ran, of each component of src/."""
+    components = collections.defaultdict(lambda: [0, 0])
     for path, by_line in counts.items():
         parts = Path(path).parts
         if parts[0] != "src" or len(parts) < 3:
             continue
-        rooms[parts[1]][0] += len(by_line)
-        rooms[parts[1]][1] += sum(by_line.values())
-    return rooms
+        components[parts[1]][0] += len(by_line)
+        components[parts[1]][1] += sum(by_line.values())
+    return components
 
 
 def main():
@@ -222,8 +222,8 @@ def main():
     print(listing, end="")
     print(f"{len(uncalled)} of {len(functions) + len(from_python)} public functions were not called")
     print("lines that ran:")
-    for room, (all_lines, run) in sorted(by_room(counts).items()):
-        print(f"  {room:<12} {run:6} of {all_lines:6}  {100 * run / all_lines:5.1f} %")
+    for component, (all_lines, run) in sorted(by_component(counts).items()):
+        print(f"  {component:<12} {run:6} of {all_lines:6}  {100 * run / all_lines:5.1f} %")
     return 1 if uncalled else 0
 
 

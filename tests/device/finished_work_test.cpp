@@ -12,8 +12,7 @@
 #include "device/device_fixture.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using detail::has_finished_work;
 using detail::is_outside_captures;

@@ -9,8 +9,7 @@
 
 #include "device/device_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using namespace weir::literals;
 using ::testing::IsEmpty;

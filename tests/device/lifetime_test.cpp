@@ -6,8 +6,7 @@
 
 #include "device/device_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using driver::call;
 using ::testing::IsEmpty;

@@ -12,8 +12,7 @@
 #include "device/device_fixture.hpp"
 #include "device/state.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using driver::call;
 using ::testing::ElementsAre;

@@ -6,8 +6,7 @@
 
 #include "weir/driver/table.hpp"
 
-namespace weir::driver {
-namespace {
+namespace weir::driver { namespace {
 
 TEST(driver_calls, rows_say_what_the_table_says) {
   const call_info& create = info(call::mem_create);

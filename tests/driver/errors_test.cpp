@@ -6,8 +6,7 @@
 
 #include "weir/driver/table.hpp"
 
-namespace weir::driver {
-namespace {
+namespace weir::driver { namespace {
 
 struct known_result {
   CUresult native;

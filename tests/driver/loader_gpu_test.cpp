@@ -6,8 +6,7 @@
 
 #include "weir/driver/table.hpp"
 
-namespace weir::driver {
-namespace {
+namespace weir::driver { namespace {
 
 TEST(loader_on_a_driver, finds_every_call_that_its_version_has) {
   const auto loaded = load();

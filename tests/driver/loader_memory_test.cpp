@@ -4,8 +4,7 @@
 #include "support/scarce_memory.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::driver {
-namespace {
+namespace weir::driver { namespace {
 
 // Loads `path` again and again; each time one allocation later fails, until none does.
 long failures_until_enough(const char* path) {

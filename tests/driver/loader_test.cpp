@@ -7,8 +7,7 @@
 
 #include "weir/driver/table.hpp"
 
-namespace weir::driver {
-namespace {
+namespace weir::driver { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

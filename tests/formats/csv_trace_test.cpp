@@ -3,8 +3,7 @@
 
 #include "gtest/gtest.h"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 TEST(csv_trace, reads_events) {
   const auto read = formats::read_csv_trace(

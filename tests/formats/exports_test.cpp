@@ -15,8 +15,7 @@
 #include "gtest/gtest.h"
 #include "support/scratch.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
 

@@ -47,8 +47,7 @@ constexpr int outer_line = __LINE__ + 2;
   return at;
 }
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using formats::coded_frame;
 using ::testing::ElementsAre;

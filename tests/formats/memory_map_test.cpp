@@ -5,8 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using change = std::pair<std::uint64_t, std::int64_t>;
 

@@ -11,8 +11,7 @@
 #include "support/scratch.hpp"
 #include "weir/trace/trace_file.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using formats::read_recording;
 

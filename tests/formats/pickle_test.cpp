@@ -6,8 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using formats::pickle;
 using ::testing::HasSubstr;

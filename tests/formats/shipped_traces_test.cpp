@@ -6,8 +6,7 @@
 #include "formats/open.hpp"
 #include "gtest/gtest.h"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using formats::read_recording;
 

@@ -15,8 +15,7 @@
 #include "sharing/budget_page.hpp"
 #include "weir/share/budget.hpp"
 
-namespace weir::fuzz {
-namespace {
+namespace weir::fuzz { namespace {
 
 using budget::locked_page;
 using budget::page;

@@ -13,8 +13,7 @@
 #include "formats/utf8.hpp"
 #include "fuzz_input.hpp"
 
-namespace weir::fuzz {
-namespace {
+namespace weir::fuzz { namespace {
 
 using nlohmann::json;
 

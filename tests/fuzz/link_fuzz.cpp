@@ -26,8 +26,7 @@
 // for each time.
 extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }  // NOLINT: their name
 
-namespace weir::fuzz {
-namespace {
+namespace weir::fuzz { namespace {
 
 using namespace std::chrono_literals;
 using sharing::packet_kind;

@@ -21,8 +21,7 @@
 #include "weir/device/virtual_memory.hpp"
 #include "weir/trace/live_page.hpp"
 
-namespace weir::fuzz {
-namespace {
+namespace weir::fuzz { namespace {
 
 using namespace trace::live;
 

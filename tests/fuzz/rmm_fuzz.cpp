@@ -15,8 +15,7 @@
 #include "fuzz_input.hpp"
 #include "sound_recording.hpp"
 
-namespace weir::fuzz {
-namespace {
+namespace weir::fuzz { namespace {
 
 constexpr formats::input_limits small{.bytes = 1 << 22, .events = 64};
 constexpr std::string_view header = "Thread,Time,Action,Pointer,Size,Stream\n";

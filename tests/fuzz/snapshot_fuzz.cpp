@@ -10,8 +10,7 @@
 #include "fuzz_input.hpp"
 #include "sound_recording.hpp"
 
-namespace weir::fuzz {
-namespace {
+namespace weir::fuzz { namespace {
 
 constexpr formats::input_limits small{.bytes = 1 << 22, .events = 1 << 10};
 

@@ -13,8 +13,7 @@
 #include "program.hpp"
 #include "support/environment.hpp"
 
-namespace weir::hazards {
-namespace {
+namespace weir::hazards { namespace {
 
 constexpr std::size_t most_nodes = 768;
 using node = std::size_t;

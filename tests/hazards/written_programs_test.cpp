@@ -3,8 +3,7 @@
 
 #include "program.hpp"
 
-namespace weir::hazards {
-namespace {
+namespace weir::hazards { namespace {
 
 struct scenario {
   const char* name;

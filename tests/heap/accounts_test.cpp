@@ -11,8 +11,7 @@
 
 #include "weir/base/bytes.hpp"
 
-namespace weir::inline v0::heap {
-namespace {
+namespace weir { inline namespace v0 { namespace heap { namespace {
 
 using namespace weir::literals;
 
@@ -660,4 +659,4 @@ TEST(accounts_test, there_are_only_so_many_pairs) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -9,8 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace weir::inline v0::heap {
-namespace {
+namespace weir { inline namespace v0 { namespace heap { namespace {
 
 TEST(address_table_test, agrees_with_a_map) {
   address_table table;
@@ -111,4 +110,4 @@ TEST(address_table_test, is_full_at_five_eighths_and_grows_by_a_quarter) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

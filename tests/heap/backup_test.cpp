@@ -15,8 +15,7 @@
 #include "heap/graph_fixture.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using driver::call;
 using heap::backup_copies;

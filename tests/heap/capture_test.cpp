@@ -3,8 +3,7 @@
 
 #include "heap/graph_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::IsEmpty;
 

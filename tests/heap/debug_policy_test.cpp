@@ -13,8 +13,7 @@
 #include "support/sanitizers.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 using namespace literals;
 using ::testing::HasSubstr;

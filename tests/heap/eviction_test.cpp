@@ -1,8 +1,7 @@
 // Memory that may be evicted: by whom, in which order, and how it comes back.
 #include "heap/suspend_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::HasSubstr;
 

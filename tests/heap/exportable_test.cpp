@@ -1,8 +1,7 @@
 // What can be asked about a block: what it is, and the physical memory under it.
 #include "heap/heap_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class block_questions : public heap_test {
  protected:

@@ -6,8 +6,7 @@
 
 #include "heap/graph_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// How a random program is played.
 struct program_options {

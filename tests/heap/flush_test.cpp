@@ -4,8 +4,7 @@
 
 #include "heap/graph_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// Caches of 1 MiB, whatever is reserved.
 class flush_test : public graph_test {

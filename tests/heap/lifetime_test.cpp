@@ -9,8 +9,7 @@
 
 #include "heap/heap_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

@@ -18,8 +18,7 @@ extern "C" [[gnu::noinline, gnu::visibility("default")]] void weir_test_frees(
   asm volatile("" ::: "memory");
 }
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

@@ -4,8 +4,7 @@
 #include <array>
 #include <map>
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 const tag first = tag::named("peaks test: first").value();
 const tag second = tag::named("peaks test: second").value();

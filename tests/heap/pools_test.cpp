@@ -3,8 +3,7 @@
 
 #include "heap/heap_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using pools_test = heap_test;
 

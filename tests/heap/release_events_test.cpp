@@ -4,8 +4,7 @@
 
 #include "heap/heap_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// Whether the memory of each release was there when the event came.
 class release_watch final : public event_sink {

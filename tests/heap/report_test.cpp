@@ -1,8 +1,7 @@
 // Why a request cannot be met: every figure of the report, and its words.
 #include "heap/heap_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
 

@@ -1,8 +1,7 @@
 // Planned rounds while the driver fails.
 #include "heap/rounds_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 TEST_F(repeating_heap_test, every_driver_call_of_a_planned_round_may_fail) {
   allocator_options settings;

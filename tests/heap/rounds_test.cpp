@@ -1,8 +1,7 @@
 // Memory of programs whose requests repeat.
 #include "heap/rounds_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class rounds_of_requests : public repeating_heap_test,
                            public ::testing::WithParamInterface<placement_policy> {

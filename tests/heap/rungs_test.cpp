@@ -4,8 +4,7 @@
 #include "heap/graph_fixture.hpp"
 #include "heap/room_search.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using heap::block_index;
 using heap::no_block;

@@ -12,8 +12,7 @@
 #include "support/no_threads.hpp"
 #include "support/sanitizers.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

@@ -10,8 +10,7 @@
 
 #include "heap/suspend_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

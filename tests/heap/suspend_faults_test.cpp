@@ -7,8 +7,7 @@
 #include "heap/suspend_fixture.hpp"
 #include "support/sanitizers.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::IsEmpty;
 

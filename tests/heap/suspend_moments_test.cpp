@@ -8,8 +8,7 @@
 
 #include "heap/suspend_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// A driver at whose calls somebody can be stopped.
 class suspend_moments_test : public suspend_test {

@@ -12,8 +12,7 @@
 #include "heap/suspend_fixture.hpp"
 #include "support/this_process.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

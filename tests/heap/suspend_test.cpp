@@ -6,8 +6,7 @@
 
 #include "heap/suspend_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::HasSubstr;
 

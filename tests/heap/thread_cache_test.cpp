@@ -11,8 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace weir::inline v0::heap {
-namespace {
+namespace weir { inline namespace v0 { namespace heap { namespace {
 
 struct cache_test : ::testing::Test {
   cache_test() {
@@ -569,4 +568,4 @@ TEST_F(cache_test, a_stopped_owner_is_outside_and_stays_there) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::heap
+}}}  // namespace weir::v0::heap

@@ -8,8 +8,7 @@
 
 #include "heap/heap_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// Threads that nothing orders but the allocator itself: a machine that hears of blocks takes its
 /// lock for each, and ThreadSanitizer would miss what that hides.

@@ -11,8 +11,7 @@
 // NOLINTNEXTLINE(readability-redundant-declaration): POSIX names it, not every header does
 extern char** environ;
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 struct ending {
   int status = -1;  // 128 + n after signal n

@@ -5,8 +5,7 @@
 
 #include "heap/heap_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using heap::asymmetric_barrier;
 using heap::thread_cache;

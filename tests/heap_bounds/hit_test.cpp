@@ -25,8 +25,7 @@ void operator delete(void* gone) noexcept { std::free(gone); }
 void operator delete(void* gone, std::size_t) noexcept { std::free(gone); }
 #endif
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using heap::address_table;
 using heap::block;

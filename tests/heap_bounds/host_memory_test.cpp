@@ -7,8 +7,7 @@
 #include "heap/heap_fixture.hpp"
 #include "support/scarce_memory.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 // --- A driver that has memory of its own ---------------------------------------------------------
 

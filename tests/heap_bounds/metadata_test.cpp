@@ -7,8 +7,7 @@
 
 #include "heap/heap_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// On a device that gets on with its work: marks that it has not reached are kept, and counted.
 struct metadata_test : heap_test {

@@ -1,8 +1,7 @@
 // What arbitrary programs found once.
 #include "heap/heap_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using regressions_test = heap_test;
 

@@ -8,8 +8,7 @@
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/stream_watch.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using namespace weir::literals;
 

@@ -8,9 +8,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cmake"))
 import check_layers  # noqa: E402
 
-ROOMS = """
-weir_room(low PUBLIC_HEADERS weir/low/low.hpp weir/low/low.def)  # weir_room(not_this)
-weir_room(high
+COMPONENTS = """
+weir_component(low PUBLIC_HEADERS weir/low/low.hpp weir/low/low.def)  # weir_component(not_this)
+weir_component(high
   PUBLIC_HEADERS weir/high/high.hpp weir.h
   DEPENDS low
   LIBRARIES dl)
@@ -22,7 +22,7 @@ class CheckLayers(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
-        self.write("src/CMakeLists.txt", ROOMS)
+        self.write("src/CMakeLists.txt", COMPONENTS)
         self.write("include/weir/low/low.hpp", "#pragma once\n#include <vector>\n")
         self.write("include/weir/low/low.def", "WEIR_LOW(a)\n")
         self.write("include/weir/high/high.hpp", '#include "weir/low/low.hpp"\n')
@@ -46,15 +46,15 @@ class CheckLayers(unittest.TestCase):
     def test_a_tree_in_order_has_no_problem(self):
         self.assertEqual(check_layers.check(self.root), [])
 
-    def test_public_header_of_a_higher_room(self):
+    def test_public_header_of_a_higher_component(self):
         self.write("src/low/a.cpp", '#include "low/a.hpp"\n\n#  include <weir/high/high.hpp>\n')
-        self.expect("src/low/a.cpp:3", "room low may not use weir/high/high.hpp of high")
+        self.expect("src/low/a.cpp:3", "component low may not use weir/high/high.hpp of high")
 
-    def test_c_header_of_a_higher_room(self):
+    def test_c_header_of_a_higher_component(self):
         self.write("src/low/a.cpp", '#include "weir.h"\n')
         self.expect("src/low/a.cpp:1", "weir.h of high")
 
-    def test_private_header_of_a_higher_room(self):
+    def test_private_header_of_a_higher_component(self):
         self.write("src/low/a.cpp", '#include "high/b.hpp"\n')
         self.expect("src/low/a.cpp:1", "may not use high/b.hpp")
 
@@ -62,9 +62,9 @@ class CheckLayers(unittest.TestCase):
         self.write("include/weir/high/high.hpp", '#include "low/a.hpp"\n')
         self.expect("include/weir/high/high.hpp:1", "private low/a.hpp")
 
-    def test_public_header_of_a_lower_room_with_a_higher_one(self):
+    def test_public_header_of_a_lower_component_with_a_higher_one(self):
         self.write("include/weir/low/low.hpp", '#include "weir/high/high.hpp"\n')
-        self.expect("include/weir/low/low.hpp:1", "room low may not use weir/high/high.hpp")
+        self.expect("include/weir/low/low.hpp:1", "component low may not use weir/high/high.hpp")
 
     def test_waits_that_invalidate_captures(self):
         for wait in ("driver.ctx_synchronize()", "driver().stream_query(handle)", "device_.synchronize()",
@@ -78,34 +78,34 @@ class CheckLayers(unittest.TestCase):
         self.write("src/low/a.cpp", '#include "../high/b.hpp"\n')
         self.expect("src/low/a.cpp:1", "leaves its folder")
 
-    def test_header_without_its_room(self):
+    def test_header_without_its_component(self):
         self.write("src/low/a.cpp", '#include "a.hpp"\n')
         self.expect("src/low/a.cpp:1", '"low/a.hpp"')
 
-    def test_header_that_no_room_owns(self):
+    def test_header_that_no_component_owns(self):
         self.write("include/weir/low/stray.hpp", "")
-        self.expect("include/weir/low/stray.hpp", "no room")
+        self.expect("include/weir/low/stray.hpp", "no component")
 
     def test_header_outside_a_folder(self):
         self.write("include/weir/stray.hpp", "")
-        self.expect("include/weir/stray.hpp", "no room")
+        self.expect("include/weir/stray.hpp", "no component")
 
     def test_header_that_does_not_exist_in_that_folder(self):
         self.write("include/weir/high/high.hpp", '#include "weir/low.hpp"\n')
-        self.expect("include/weir/high/high.hpp:1", "weir/low.hpp belongs to no room")
+        self.expect("include/weir/high/high.hpp:1", "weir/low.hpp belongs to no component")
 
-    def test_header_that_two_rooms_own(self):
-        self.write("src/CMakeLists.txt", ROOMS.replace("weir.h", "weir.h weir/low/low.hpp"))
+    def test_header_that_two_components_own(self):
+        self.write("src/CMakeLists.txt", COMPONENTS.replace("weir.h", "weir.h weir/low/low.hpp"))
         self.assertIn("include/weir/low/low.hpp: belongs to low and high",
                       check_layers.check(self.root))
 
-    def test_folder_that_is_no_room(self):
+    def test_folder_that_is_no_component(self):
         self.write("src/attic/c.cpp", "")
-        self.expect("src/attic", "no room")
+        self.expect("src/attic", "no component")
 
-    def test_room_that_depends_on_one_below(self):
-        self.write("src/CMakeLists.txt", ROOMS.replace("low PUBLIC", "low DEPENDS high PUBLIC"))
-        self.expect("room low depends on high")
+    def test_component_that_depends_on_one_below(self):
+        self.write("src/CMakeLists.txt", COMPONENTS.replace("low PUBLIC", "low DEPENDS high PUBLIC"))
+        self.expect("component low depends on high")
 
     def test_header_of_the_toolkit(self):
         self.write("src/high/b.cpp", "#include <cuda.h>\n")

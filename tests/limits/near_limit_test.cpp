@@ -12,8 +12,7 @@
 #include "support/environment.hpp"
 #include "support/sizes.hpp"
 
-namespace weir::limits_test {
-namespace {
+namespace weir::limits_test { namespace {
 
 using testing_support::mib;
 

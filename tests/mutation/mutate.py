@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Plants faults in weir and counts which of them its tests notice.
 
-    mutate.py [ROOM...] [--count N] [--seed S] [--only TEXT] [--jobs J]
+    mutate.py [COMPONENT...] [--count N] [--seed S] [--only TEXT] [--jobs J]
 
-A room is a folder of src/ with its public headers, or `tools`. For each, N faults are drawn by the seed among those on
-lines that some test reaches. The faults of all rooms are compiled into one build, inactive (switch.hpp), and activated
-one at a time. A first run of the tests says which test reaches which fault, and only those run against it: the room's
+A component is a folder of src/ with its public headers, or `tools`. For each, N faults are drawn by the seed among those on
+lines that some test reaches. The faults of all components are compiled into one build, inactive (switch.hpp), and activated
+one at a time. A first run of the tests says which test reaches which fault, and only those run against it: the component's
 own first, then the contract suites.
 
 Survivors are printed with file and line. A fault that changes nothing anyone could see is no survivor: equivalent.json
@@ -38,7 +38,7 @@ PLANTED = 3  # times as many faults are compiled in as will be tried: some lines
 PATIENCE = 40  # seconds of tests that a fault must survive
 QUICK = 4  # seconds: so short a program runs whole, too
 ROUNDS = 12  # of compiling, each without the faults that did not compile
-# Test folders of a room, where they are not just its name; then suites that hold for several rooms.
+# Test folders of a component, where they are not just its name; then suites that hold for several components.
 OWN = {"heap": ["heap", "heap_bounds", "classic", "observe", "allocator_contract", "order"],
        "placement": ["placement", "classic", "heap_bounds", "allocator_contract"],
        "driver": ["driver", "contract"], "sim": ["sim", "contract", "hazards"],
@@ -47,7 +47,7 @@ OWN = {"heap": ["heap", "heap_bounds", "classic", "observe", "allocator_contract
        "report": ["report_page", "tools"], "tools": ["tools", "report_page"],
        "capi": ["capi", "python", "plugins"]}
 CONTRACTS = ["allocator_contract", "resource_contract", "contract", "order"]
-# No suite of a room: they look at the sources, at the installed package or at instruction counts.
+# No suite of a component: they look at the sources, at the installed package or at instruction counts.
 LEFT_OUT = re.compile(r"gpu|package|fuzz|snippets|layers|golden|mutation|^python_package$")
 # Faults there would be faults of tests.
 NOT_SOURCES = re.compile(r"src/order/mutation\.|/weir\.h$|\.def$")
@@ -58,16 +58,16 @@ def say(text):
     print(text, flush=True)
 
 
-def rooms_of_sources():
-    """Files by room, in the order of the rooms."""
+def components_of_sources():
+    """Files by component, in the order of the components."""
     problems = []
-    rooms = {}
-    for name, room in check_layers.read_rooms(ROOT, problems).items():
-        files = [ROOT / "include" / each for each in room.headers]
+    components = {}
+    for name, component in check_layers.read_components(ROOT, problems).items():
+        files = [ROOT / "include" / each for each in component.headers]
         files += sorted((ROOT / "src" / name).glob("*.[ch]pp"))
-        rooms[name] = [each for each in files if not NOT_SOURCES.search(str(each)) and each.suffix in (".cpp", ".hpp")]
-    rooms["tools"] = sorted((ROOT / "tools").glob("**/*.[ch]pp"))
-    return rooms
+        components[name] = [each for each in files if not NOT_SOURCES.search(str(each)) and each.suffix in (".cpp", ".hpp")]
+    components["tools"] = sorted((ROOT / "tools").glob("**/*.[ch]pp"))
+    return components
 
 
 # --- Finding ---------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def find_in_unit(work):
         if name is None:
             continue
         finder = Finder(Path(file), str(Path(file).relative_to(ROOT)), unit)
-        finder.path = name  # headers are reached through the links of their room
+        finder.path = name  # headers are reached through the links of their component
         found[file] = finder.find()
     return found
 
@@ -106,24 +106,24 @@ class Database:
             self.commands[entry["file"]] = [each for each in kept if each != "-isystem"] + ["-fparse-all-comments"]
 
 
-def find_all(room, files, database, jobs, folder):
-    """Every fault of a room, kept until one of its files changes."""
+def find_all(component, files, database, jobs, folder):
+    """Every fault of a component, kept until one of its files changes."""
     state = hashlib.sha256()
     for file in [*files, HERE / "cpp_mutants.py"]:
         state.update(file.read_bytes())
-    kept = folder / "found" / f"{room}-{state.hexdigest()[:16]}.pickle"
+    kept = folder / "found" / f"{component}-{state.hexdigest()[:16]}.pickle"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(pickle.dumps(find_in_room(room, files, database, jobs)))
+        kept.write_bytes(pickle.dumps(find_in_component(component, files, database, jobs)))
     return [each for each in pickle.loads(kept.read_bytes()) if SWITCHES not in each.before]
 
 
-def find_in_room(room, files, database, jobs):
-    """A header is read in the first source that includes it, most likely one of its room."""
+def find_in_component(component, files, database, jobs):
+    """A header is read in the first source that includes it, most likely one of its component."""
     sources = [str(each) for each in files if str(each) in database.commands]
     headers = [str(each) for each in files if each.suffix == ".hpp"]
     if not sources:
-        sources = [each for each in database.commands if f"/tests/{room}/" in each]
+        sources = [each for each in database.commands if f"/tests/{component}/" in each]
     work = [(source, database.commands[source], [source] + headers) for source in sources]
     found = {}
     with multiprocessing.Pool(jobs) as pool:
@@ -224,7 +224,7 @@ def without_nearest(mutants, newlines, lines):
 
 def plant_and_build(tree, planted, stages):
     """Compiles; faults that do not compile are taken out. Stage by stage, so that one in a header stops the few files
-    of its own room and not all that include it."""
+    of its own component and not all that include it."""
     from cpp_mutants import plant
     stages = list(stages)
     for _ in range(ROUNDS * len(stages)):
@@ -267,12 +267,12 @@ class Program:
         self.folder = properties.get("WORKING_DIRECTORY", str(root))
         self.environment = dict(each.split("=", 1) for each in properties.get("ENVIRONMENT", []))
         self.labels = properties.get("LABELS", [])
-        self.room = ""
+        self.component = ""
         for part in [*self.command, self.folder]:
             for pattern in (r"/(?:tree|build)/tests/(\w+)", r"/tree/(python|viewer|examples)/", r"/build/(examples)/"):
                 match = re.search(pattern, part)
-                if match and not self.room:
-                    self.room = match[1]
+                if match and not self.component:
+                    self.component = match[1]
         self.tests = {}  # name -> (seconds, numbers), where it is a GoogleTest program
         self.seconds, self.numbers = 0.0, set()
         self.passes = False  # as a whole, without any fault
@@ -375,17 +375,17 @@ class Runner:
                          and not LEFT_OUT.search(each.name) and not {"gpu", "package", "fuzz"} & set(each.labels)]
         self.folder, self.jobs = folder, jobs
 
-    def own(self, room):
-        folders = OWN.get(room, [room])
-        return sorted((each for each in self.programs if each.room in folders),
-                      key=lambda each: (folders.index(each.room), each.seconds))
+    def own(self, component):
+        folders = OWN.get(component, [component])
+        return sorted((each for each in self.programs if each.component in folders),
+                      key=lambda each: (folders.index(each.component), each.seconds))
 
-    def asked(self, room):
-        own = self.own(room)
-        return own + [each for each in self.programs if each.room in CONTRACTS and each not in own]
+    def asked(self, component):
+        own = self.own(component)
+        return own + [each for each in self.programs if each.component in CONTRACTS and each not in own]
 
-    def reach(self, rooms):
-        wanted = {each.name: each for room in rooms for each in self.asked(room)}
+    def reach(self, components):
+        wanted = {each.name: each for component in components for each in self.asked(component)}
         self.folder.mkdir(parents=True, exist_ok=True)
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             for program in pool.map(lambda each: each.reach(self.folder), wanted.values()):
@@ -393,10 +393,10 @@ class Runner:
                     say(f"  {program.problem}")
 
     def try_all(self, mutants, then):
-        """Of all rooms at once, so that no core waits for a room's slowest. Calls `then` after each."""
-        programs = {room: self.asked(room) for room in {each["room"] for each in mutants}}
+        """Of all components at once, so that no core waits for a component's slowest. Calls `then` after each."""
+        programs = {component: self.asked(component) for component in {each["component"] for each in mutants}}
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            futures = {pool.submit(notice, each, programs[each["room"]]): each for each in mutants}
+            futures = {pool.submit(notice, each, programs[each["component"]]): each for each in mutants}
             for future in concurrent.futures.as_completed(futures):
                 mutant = futures[future]
                 mutant["by"] = future.result()
@@ -407,56 +407,56 @@ class Runner:
 # --- The whole -------------------------------------------------------------------------------------------
 
 
-def test_targets(rooms):
-    """The targets of ninja that hold the programs of the rooms' tests, and the libraries that these load."""
-    folders = {each for room in rooms for each in OWN.get(room, [room])} | set(CONTRACTS)
+def test_targets(components):
+    """The targets of ninja that hold the programs of the components' tests, and the libraries that these load."""
+    folders = {each for component in components for each in OWN.get(component, [component])} | set(CONTRACTS)
     targets = []
     for folder in sorted(folders):
         file = ROOT / "tests" / folder / "CMakeLists.txt"
         if file.exists():
             named = re.findall(r"(?:weir_test|add_executable|add_library)\((\w+)", file.read_text())
             targets += [name for name in named if not LEFT_OUT.search(name)]
-    if {"tools", "report", "replay", "formats", "capi", "trace"} & set(rooms):
+    if {"tools", "report", "replay", "formats", "capi", "trace"} & set(components):
         targets.append("weir_products")
     return sorted(set(targets))
 
 
-def run_rooms(rooms, options, results):
-    files = rooms_of_sources()
+def run_components(components, options, results):
+    files = components_of_sources()
     folder = options.folder
     database = Database(ROOT / "build" / "tidy")
     taken, planted, chosen = {0}, collections.defaultdict(list), {}
-    for room in rooms:
-        every = find_all(room, files[room], database, options.jobs, folder)
-        drawn = draw(every, PLANTED * options.count, f"{options.seed}:{room}", taken)
-        say(f"{room}: {len(every)} possible faults, {len(drawn)} drawn")
-        chosen[room] = drawn
+    for component in components:
+        every = find_all(component, files[component], database, options.jobs, folder)
+        drawn = draw(every, PLANTED * options.count, f"{options.seed}:{component}", taken)
+        say(f"{component}: {len(every)} possible faults, {len(drawn)} drawn")
+        chosen[component] = drawn
         for mutant in drawn:
             planted[mutant.file].append(mutant)
     tree = Tree(folder, options.jobs)
     say("build")
     stages = [[f"weir_{each}"] for each in files if each != "tools"]
-    plant_and_build(tree, planted, [*stages, test_targets(rooms)])
+    plant_and_build(tree, planted, [*stages, test_targets(components)])
     runner = Runner(tree, folder / "reach", options.jobs)
     say("which test comes by which fault")
-    runner.reach(rooms)
-    for room in rooms:
+    runner.reach(components)
+    for component in components:
         numbers = set().union(*(each.numbers.union(*(test[1] for test in each.tests.values()))
-                                for each in runner.asked(room)))
+                                for each in runner.asked(component)))
         left = {each.number for mutants in planted.values() for each in mutants}
-        compiled = [each for each in chosen[room] if each.number in left]
+        compiled = [each for each in chosen[component] if each.number in left]
         reached = [each for each in compiled if each.number in numbers]
         known = [each for each in reached if each.id in options.equivalent]
         tried = [each for each in reached if each.id not in options.equivalent][:options.count]
         if options.only:
             tried = [each for each in tried if options.only in f"{each.file}:{each.line} {each.id}"]
-        entries = [{"room": room, "id": each.id, "file": each.file, "line": each.line, "function": each.function,
+        entries = [{"component": component, "id": each.id, "file": each.file, "line": each.line, "function": each.function,
                     "operator": each.operator, "before": each.before, "after": each.after, "number": each.number,
                     "by": "(not tried)"} for each in tried]
-        results[room] = {"compiled": len(compiled), "reached": len(reached), "equivalent": len(known),
+        results[component] = {"compiled": len(compiled), "reached": len(reached), "equivalent": len(known),
                          "mutants": entries}
     say("try them")
-    runner.try_all([each for room in rooms for each in results[room]["mutants"]], lambda: save(options, results))
+    runner.try_all([each for component in components for each in results[component]["mutants"]], lambda: save(options, results))
 
 
 def tell(mutant):
@@ -465,11 +465,11 @@ def tell(mutant):
             f"{mutant['after'] or 'nothing'}")
 
 
-def show(room, result):
+def show(component, result):
     tried = result["mutants"]
     killed = sum(each["by"] is not None for each in tried)
     share = f"{100 * killed / len(tried):.0f} %" if tried else "-"
-    say(f"{room:10} {killed:4} of {len(tried):4} noticed ({share}), {result['equivalent']} equivalent"
+    say(f"{component:10} {killed:4} of {len(tried):4} noticed ({share}), {result['equivalent']} equivalent"
         + f"; no test reaches {result['compiled'] - result['reached']} of {result['compiled']}")
 
 
@@ -481,31 +481,31 @@ def save(options, results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rooms", nargs="*")
-    parser.add_argument("--count", type=int, default=60, help="faults a room")
+    parser.add_argument("components", nargs="*")
+    parser.add_argument("--count", type=int, default=60, help="faults a component")
     parser.add_argument("--seed", default="1")
     parser.add_argument("--only", default="", help="only faults whose place or id holds this text")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--least", type=float, default=0, help="fail where fewer percent of a room are noticed")
+    parser.add_argument("--least", type=float, default=0, help="fail where fewer percent of a component are noticed")
     options = parser.parse_args()
     options.folder = (options.folder or ROOT / "build" / "mutate").resolve()
     options.equivalent = json.loads((HERE / "equivalent.json").read_text())
-    every = list(rooms_of_sources())
-    unknown = set(options.rooms) - set(every)
+    every = list(components_of_sources())
+    unknown = set(options.components) - set(every)
     if unknown:
-        parser.error(f"no room {', '.join(sorted(unknown))}; there are {', '.join(every)}")
-    rooms = options.rooms or every
+        parser.error(f"no component {', '.join(sorted(unknown))}; there are {', '.join(every)}")
+    components = options.components or every
     results = {}
-    run_rooms(rooms, options, results)
+    run_components(components, options, results)
     say("")
-    for room, result in results.items():
-        show(room, result)
+    for component, result in results.items():
+        show(component, result)
     tried = [each for result in results.values() for each in result["mutants"]]
     if tried:
         killed = sum(each["by"] is not None for each in tried)
         say(f"{'all':10} {killed:4} of {len(tried):4} noticed ({100 * killed / len(tried):.1f} %)")
-    poor = [room for room, result in results.items() if result["mutants"] and
+    poor = [component for component, result in results.items() if result["mutants"] and
             100 * sum(each["by"] is not None for each in result["mutants"]) < options.least * len(result["mutants"])]
     return 1 if poor else 0
 

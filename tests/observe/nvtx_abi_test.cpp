@@ -6,8 +6,7 @@
 
 #include "observe/nvtx.hpp"
 
-namespace weir::observe::nvtx {
-namespace {
+namespace weir::observe::nvtx { namespace {
 
 #define WEIR_SAME(ours, our_member, theirs, their_member)                      \
   static_assert(offsetof(ours, our_member) == offsetof(theirs, their_member)); \

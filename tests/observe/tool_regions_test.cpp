@@ -15,8 +15,7 @@
 #include "weir/observe/tag.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 using namespace literals;
 

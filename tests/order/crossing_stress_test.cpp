@@ -19,8 +19,7 @@
 #include "support/environment.hpp"
 #include "support/sizes.hpp"
 
-namespace weir::order_test {
-namespace {
+namespace weir::order_test { namespace {
 
 using steady = std::chrono::steady_clock;
 

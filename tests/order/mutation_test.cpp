@@ -9,8 +9,7 @@
 #include "order/mutation.hpp"
 #include "run.hpp"
 
-namespace weir::order_test {
-namespace {
+namespace weir::order_test { namespace {
 
 using order::mutation;
 

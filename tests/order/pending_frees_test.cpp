@@ -7,8 +7,7 @@
 
 #include "order/stream_order_fixture.hpp"
 
-namespace weir::order_test {
-namespace {
+namespace weir::order_test { namespace {
 
 using order::block_index;
 using order::pending_frees;

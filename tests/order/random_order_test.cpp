@@ -11,8 +11,7 @@
 #include "run.hpp"
 #include "support/environment.hpp"
 
-namespace weir::order_test {
-namespace {
+namespace weir::order_test { namespace {
 
 constexpr std::uint64_t steps_a_program = 1000;
 

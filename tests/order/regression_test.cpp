@@ -10,8 +10,7 @@
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::order_test {
-namespace {
+namespace weir::order_test { namespace {
 
 using testing_support::mib;
 

@@ -11,8 +11,7 @@
 #include "support/order_waits.hpp"
 #include "weir/device/stream_watch.hpp"
 
-namespace weir::order_test {
-namespace {
+namespace weir::order_test { namespace {
 
 using driver::call;
 using testing_support::complete_all_work;

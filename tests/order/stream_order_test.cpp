@@ -8,8 +8,7 @@
 #include "support/reports.hpp"
 #include "weir/device/stream_watch.hpp"
 
-namespace weir::order_test {
-namespace {
+namespace weir::order_test { namespace {
 
 using testing_support::complete_all_work;
 using testing_support::reports;

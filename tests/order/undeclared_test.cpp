@@ -15,8 +15,7 @@
 #include "weir/device/stream_watch.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::order_test {
-namespace {
+namespace weir::order_test { namespace {
 
 using testing_support::kib;
 using testing_support::mib;

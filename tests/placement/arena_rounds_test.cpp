@@ -13,8 +13,7 @@
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::placement::arena_rounds_test {
-namespace {
+namespace weir::placement::arena_rounds_test { namespace {
 
 using testing_support::gib;
 using testing_support::mib;

@@ -12,8 +12,7 @@
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::placement {
-namespace {
+namespace weir::placement { namespace {
 
 using testing_support::gib;
 using testing_support::mib;

@@ -10,8 +10,7 @@
 #include <set>
 #include <vector>
 
-namespace weir::inline v0::placement {
-namespace {
+namespace weir { inline namespace v0 { namespace placement { namespace {
 
 TEST(block_test, records_are_recycled) {
   block_store records;
@@ -119,4 +118,4 @@ TEST(block_test, epochs_compare_across_the_wrap) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

@@ -8,8 +8,7 @@
 #include <tuple>
 #include <vector>
 
-namespace weir::placement {
-namespace {
+namespace weir::placement { namespace {
 
 using key = std::tuple<stream_slot, std::uint32_t, std::uint32_t, std::uint64_t>;
 

@@ -29,8 +29,7 @@
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::placement_test {
-namespace {
+namespace weir::placement_test { namespace {
 
 using namespace weir::placement;
 using order_test::rng;

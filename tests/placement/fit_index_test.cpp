@@ -10,8 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace weir::placement {
-namespace {
+namespace weir::placement { namespace {
 
 using testing_support::kib;
 using testing_support::mib;

@@ -6,8 +6,7 @@
 #include "placement/fit_index.hpp"
 #include "support/sizes.hpp"
 
-namespace weir::placement {
-namespace {
+namespace weir::placement { namespace {
 
 using testing_support::mib;
 constexpr std::uint64_t slot = 2 * mib;

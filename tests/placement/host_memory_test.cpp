@@ -8,8 +8,7 @@
 #include "support/scarce_memory.hpp"
 #include "support/sizes.hpp"
 
-namespace weir::placement {
-namespace {
+namespace weir::placement { namespace {
 
 using testing_support::mib;
 using testing_support::scarce_memory;

@@ -10,8 +10,7 @@
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::placement {
-namespace {
+namespace weir::placement { namespace {
 
 using namespace weir::literals;
 using driver::call;

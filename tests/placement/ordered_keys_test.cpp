@@ -10,8 +10,7 @@
 #include <set>
 #include <vector>
 
-namespace weir::placement {
-namespace {
+namespace weir::placement { namespace {
 
 constexpr std::size_t in_a_leaf = 127;
 

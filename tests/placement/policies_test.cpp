@@ -9,8 +9,7 @@
 
 #include "support/replay.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using namespace std::chrono_literals;
 

@@ -10,8 +10,7 @@
 #include "support/replay.hpp"
 #include "support/sizes.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using namespace std::chrono_literals;
 

@@ -12,8 +12,7 @@
 
 #include "support/sizes.hpp"
 
-namespace weir::placement::rounds_test {
-namespace {
+namespace weir::placement::rounds_test { namespace {
 
 using testing_support::gib;
 using testing_support::mib;

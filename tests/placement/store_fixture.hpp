@@ -8,7 +8,7 @@
 #include "weir/observe/events.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::inline v0::placement {
+namespace weir { inline namespace v0 { namespace placement {
 
 class kept_events final : public event_sink {
  public:
@@ -26,4 +26,4 @@ inline std::shared_ptr<sim::machine> make_small_machine() {
   return sim::machine::create(chosen).value();
 }
 
-}  // namespace weir::inline v0::placement
+}}}  // namespace weir::v0::placement

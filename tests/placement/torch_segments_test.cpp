@@ -16,8 +16,7 @@
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::placement {
-namespace {
+namespace weir::placement { namespace {
 
 using ::testing::ElementsAre;
 using testing_support::gib;

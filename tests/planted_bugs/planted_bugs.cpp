@@ -23,8 +23,7 @@
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using namespace weir::literals;
 

@@ -7,8 +7,7 @@
 
 #include "torch/thread_word.hpp"
 
-namespace weir_torch {
-namespace {
+namespace weir_torch { namespace {
 
 class thread_word_test : public testing::Test {
  protected:

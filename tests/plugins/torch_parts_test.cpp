@@ -20,8 +20,7 @@
 #include "weir/device/stream.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir_torch {
-namespace {
+namespace weir_torch { namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;

@@ -24,8 +24,7 @@
 #include "weir/device/stream.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir_torch {
-namespace {
+namespace weir_torch { namespace {
 
 using namespace weir::literals;
 

@@ -12,8 +12,7 @@
 
 #include "torch/used_streams.hpp"
 
-namespace weir_torch {
-namespace {
+namespace weir_torch { namespace {
 
 constexpr std::uint32_t all_streams = ~std::uint32_t{0};
 

@@ -14,8 +14,7 @@
 #include "weir/observe/tag.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::IsEmpty;
 using ::testing::SizeIs;

@@ -9,8 +9,7 @@
 #include "weir/pool/buffer_pool.hpp"
 #include "weir/pool/pinned_pool.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// Another thread whose default stream exists for as long as this object.
 class waiting_thread {

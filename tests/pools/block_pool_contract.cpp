@@ -13,8 +13,7 @@
 #include "weir/pool/buffer_pool.hpp"
 #include "weir/pool/pinned_pool.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using namespace weir::literals;
 

@@ -11,8 +11,7 @@
 #include "weir/pool/buffer_pool.hpp"
 #include "weir/pool/pinned_pool.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// Holds up frees of memory until it is told to let them through.
 class slow_frees {

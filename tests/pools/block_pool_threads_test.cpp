@@ -10,8 +10,7 @@
 #include "weir/pool/buffer_pool.hpp"
 #include "weir/pool/pinned_pool.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 constexpr int threads = 4;
 constexpr int rounds = 300;

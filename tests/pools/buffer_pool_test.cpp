@@ -7,8 +7,7 @@
 #include "base/hexadecimal.hpp"
 #include "pools/pool_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using namespace std::chrono_literals;
 using ::testing::IsEmpty;

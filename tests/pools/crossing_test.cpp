@@ -4,8 +4,7 @@
 #include "weir/pool/buffer_pool.hpp"
 #include "weir/pool/pinned_pool.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 constexpr crossing_rule declared = crossing_rule::declared_uses;
 

@@ -7,8 +7,7 @@
 #include "weir/pool/memory_kind.hpp"
 #include "weir/pool/stream_pool.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 template <class T>
 [[nodiscard]] std::string printed(const T& value) {

@@ -6,8 +6,7 @@
 #include "pools/pool_fixture.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 static_assert(stream_resource<pinned_pool>);
 static_assert(pinned_pool::kind == memory_kind::pinned);

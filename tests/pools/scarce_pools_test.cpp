@@ -7,8 +7,7 @@
 #include "weir/pool/pinned_pool.hpp"
 #include "weir/pool/stream_pool.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using namespace weir::literals;
 

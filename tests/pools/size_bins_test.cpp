@@ -6,8 +6,7 @@
 
 #include <array>
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using pools::block;
 using pools::size_bins;

@@ -1,8 +1,7 @@
 // Stream pools and captures: allocations become nodes of the graph, and no call breaks a capture.
 #include "pools/stream_pool_fixture.hpp"
 
-namespace weir::testing_support::stream_pools {
-namespace {
+namespace weir::testing_support::stream_pools { namespace {
 
 constexpr bytes size = 64_KiB;
 

@@ -1,8 +1,7 @@
 // Stream pools: what one is to be, what it has from the start, its attributes and its figures.
 #include "pools/stream_pool_fixture.hpp"
 
-namespace weir::testing_support::stream_pools {
-namespace {
+namespace weir::testing_support::stream_pools { namespace {
 
 using attribute = stream_pool_attribute;
 

@@ -11,8 +11,7 @@
 #include "pools/stream_pool_fixture.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::testing_support::stream_pools {
-namespace {
+namespace weir::testing_support::stream_pools { namespace {
 
 using driver::call;
 using ::testing::IsEmpty;

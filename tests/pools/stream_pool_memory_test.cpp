@@ -7,8 +7,7 @@
 #include "weir/observe/tag.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::testing_support::stream_pools {
-namespace {
+namespace weir::testing_support::stream_pools { namespace {
 
 static_assert(stream_resource<stream_pool>);
 static_assert(!std::copyable<stream_allocation> && std::movable<stream_allocation>);

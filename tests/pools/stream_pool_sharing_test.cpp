@@ -5,8 +5,7 @@
 #include "pools/stream_pool_fixture.hpp"
 #include "support/child_process.hpp"
 
-namespace weir::testing_support::stream_pools {
-namespace {
+namespace weir::testing_support::stream_pools { namespace {
 
 constexpr bytes shared_size = 1_MiB;
 

@@ -9,8 +9,7 @@
 #include "support/watched_thread.hpp"
 #include "weir/pool/stream_pool.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class stream_pool_streams_test : public block_pool_test {
  protected:

@@ -11,8 +11,7 @@
 #include "weir/device/virtual_memory.hpp"
 #include "weir/resource/synchronous_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

@@ -16,8 +16,7 @@
 #include "settings.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir_preload {
-namespace {
+namespace weir_preload { namespace {
 
 using namespace abi;
 

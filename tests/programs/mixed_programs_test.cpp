@@ -16,8 +16,7 @@
 #include "support/sanitizers.hpp"
 #include "watchdog.hpp"
 
-namespace weir::programs_test {
-namespace {
+namespace weir::programs_test { namespace {
 
 using steady = std::chrono::steady_clock;
 using testing_support::number_from;

@@ -5,8 +5,7 @@
 
 #include "replay/traces.hpp"
 
-namespace weir::replay {
-namespace {
+namespace weir::replay { namespace {
 
 using groups = std::map<std::string, holding>;
 

@@ -7,8 +7,7 @@
 #include "support/sizes.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::replay {
-namespace {
+namespace weir::replay { namespace {
 
 using testing_support::mib;
 /// What the context takes of a simulated card.

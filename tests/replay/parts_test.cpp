@@ -14,8 +14,7 @@
 #include "weir/device/virtual_memory.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::replay {
-namespace {
+namespace weir::replay { namespace {
 
 /// The error that `action` throws.
 template <class Action>

@@ -5,8 +5,7 @@
 
 #include "replay/traces.hpp"
 
-namespace weir::replay {
-namespace {
+namespace weir::replay { namespace {
 
 /// No two blocks that live at the same time share a byte, and none lies above the height.
 void expect_valid(const std::vector<lifetime>& blocks, const plan& planned) {

@@ -9,8 +9,7 @@
 #include "replay/traces.hpp"
 #include "support/sizes.hpp"
 
-namespace weir::replay {
-namespace {
+namespace weir::replay { namespace {
 
 using driver::call;
 using std::chrono::nanoseconds;

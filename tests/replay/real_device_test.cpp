@@ -10,8 +10,7 @@
 #include "replay/traces.hpp"
 #include "support/sizes.hpp"
 
-namespace weir::replay {
-namespace {
+namespace weir::replay { namespace {
 
 using testing_support::mib;
 

@@ -10,8 +10,7 @@
 #include "replay/traces.hpp"
 #include "support/sizes.hpp"
 
-namespace weir::replay {
-namespace {
+namespace weir::replay { namespace {
 
 const script& script_of(const std::string& name) {
   static std::map<std::string, script> scripts;

@@ -5,8 +5,7 @@
 
 #include "replay/traces.hpp"
 
-namespace weir::replay {
-namespace {
+namespace weir::replay { namespace {
 
 /// "9 free 0 of 64 on 0": time, action, block, size, stream; thread and pool if they are not 0.
 std::vector<std::string> texts(const script& played) {

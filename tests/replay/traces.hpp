@@ -1,4 +1,4 @@
-// The recorded traces that the tests of the room replay play.
+// The recorded traces that the tests of the component replay play.
 #pragma once
 
 #include <initializer_list>

@@ -9,8 +9,7 @@
 #include "support/sizes.hpp"
 #include "unpacker.hpp"
 
-namespace weir::report_test {
-namespace {
+namespace weir::report_test { namespace {
 
 using namespace weir::report;
 using testing_support::mib;

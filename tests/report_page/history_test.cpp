@@ -15,8 +15,7 @@
 #include "samples.hpp"
 #include "support/sizes.hpp"
 
-namespace weir::report_test {
-namespace {
+namespace weir::report_test { namespace {
 
 using namespace weir::report;
 using testing::ElementsAre;

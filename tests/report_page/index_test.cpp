@@ -13,8 +13,7 @@
 #include "unpacker.hpp"
 #include "weir/base/version.hpp"
 
-namespace weir::report_test {
-namespace {
+namespace weir::report_test { namespace {
 
 using namespace weir::report;
 using testing::ElementsAre;

@@ -10,8 +10,7 @@
 #include "samples.hpp"
 #include "unpacker.hpp"
 
-namespace weir::report_test {
-namespace {
+namespace weir::report_test { namespace {
 
 using namespace weir::report;
 using testing::HasSubstr;

@@ -12,8 +12,7 @@
 #include "weir/trace/recorder.hpp"
 #include "weir/trace/trace_file.hpp"
 
-namespace weir::report_test {
-namespace {
+namespace weir::report_test { namespace {
 
 using namespace weir::literals;
 using namespace weir::report;

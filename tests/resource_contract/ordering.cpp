@@ -4,8 +4,7 @@
 
 #include "resource_contract/resource_test.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class resource_ordering : public resource_test {};
 WEIR_RESOURCE_CONTRACT(resource_ordering);

@@ -2,8 +2,7 @@
 #include "resource_contract/resource_test.hpp"
 #include "weir/resource/plain_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class resource_requests : public resource_test {};
 WEIR_RESOURCE_CONTRACT(resource_requests);

@@ -2,8 +2,7 @@
 #include "resource_contract/resource_test.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// A machine of its own for each resource, which the test may break.
 class resource_faults : public ::testing::TestWithParam<resource_case> {

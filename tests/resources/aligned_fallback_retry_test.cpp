@@ -9,8 +9,7 @@
 #include "weir/resource/limiting_resource.hpp"
 #include "weir/resource/retry_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 std::uint64_t address(void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 

@@ -3,8 +3,7 @@
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/resource/resources.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using any_resource_test = resources_test;
 

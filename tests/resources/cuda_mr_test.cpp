@@ -5,8 +5,7 @@
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/resource/managed_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using cuda_mr_test = resources_test;
 

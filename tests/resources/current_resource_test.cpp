@@ -6,8 +6,7 @@
 #include "weir/resource/current_resource.hpp"
 #include "weir/resource/plain_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class current_resource_test : public resources_test {
  protected:

@@ -11,8 +11,7 @@
 #include "weir/resource/managed_resource.hpp"
 #include "weir/resource/plain_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using driver::call;
 

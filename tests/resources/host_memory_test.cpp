@@ -10,8 +10,7 @@
 #include "weir/resource/statistics_resource.hpp"
 #include "weir/resource/tracking_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// A ledger after whose allocations, if they succeed, the host has no memory.
 class last_straw {

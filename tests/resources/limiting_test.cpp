@@ -9,8 +9,7 @@
 #include "weir/resource/limiting_resource.hpp"
 #include "weir/resource/retry_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using limiting_test = resources_test;
 

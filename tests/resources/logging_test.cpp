@@ -16,8 +16,7 @@
 #include "resources/resources_fixture.hpp"
 #include "weir/resource/logging_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class logging_test : public resources_test {
  public:

@@ -11,8 +11,7 @@
 #include "weir/resource/stream_allocator.hpp"
 #include "weir/resource/synchronous_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using pmr_test = resources_test;
 

@@ -8,8 +8,7 @@
 #include "weir/pool/bin_pool.hpp"
 #include "weir/resource/resources.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using namespace weir::literals;
 

@@ -5,8 +5,7 @@
 #include "resources/resources_fixture.hpp"
 #include "weir/resource/statistics_resource.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using statistics_test = resources_test;
 

@@ -6,8 +6,7 @@
 #include "sharing/budget_fixture.hpp"
 #include "support/sanitizers.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

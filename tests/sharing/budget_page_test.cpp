@@ -9,8 +9,7 @@
 
 #include "sharing/budget_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using budget::page;
 using budget::place;

@@ -14,8 +14,7 @@
 #include "sharing/budget_fixture.hpp"
 #include "support/child_process.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using driver::CUdeviceptr;
 using driver::CUresult;

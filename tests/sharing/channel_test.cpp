@@ -24,8 +24,7 @@
 #include "sharing/sharing_fixture.hpp"
 #include "support/scratch.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using timer = std::chrono::steady_clock;
 

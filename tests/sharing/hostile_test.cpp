@@ -19,8 +19,7 @@
 #include "sharing/session.hpp"
 #include "sharing/sharing_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using sharing::encode_number;
 using sharing::encode_offer;

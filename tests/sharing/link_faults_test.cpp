@@ -7,8 +7,7 @@
 #include "sharing/sharing_fixture.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using driver::call;
 using ::testing::ElementsAre;

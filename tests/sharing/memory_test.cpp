@@ -5,8 +5,7 @@
 
 #include "sharing/sharing_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class shared_memory_test : public sharing_test {};
 WEIR_CONTRACT(shared_memory_test);

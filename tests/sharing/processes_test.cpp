@@ -9,8 +9,7 @@
 #include "sharing/sharing_fixture.hpp"
 #include "support/call_counter.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 class processes : public sharing_test {
  protected:

@@ -5,8 +5,7 @@
 #include "sharing/packet.hpp"
 #include "sharing/sharing_fixture.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 /// Each part of the range is bounded by one rule alone: two handles of which the first and the last
 /// megabyte are not granted.

@@ -2,8 +2,7 @@
 // access.
 #include "memory_fixture.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;

@@ -3,8 +3,7 @@
 
 #include "memory_fixture.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 using ::testing::ElementsAre;
 

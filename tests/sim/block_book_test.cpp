@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace weir::sim {
-namespace {
+namespace weir::sim { namespace {
 
 using namespace std::chrono_literals;
 using testing::ElementsAre;

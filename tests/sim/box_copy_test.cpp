@@ -5,8 +5,7 @@
 
 #include "memory_fixture.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 using namespace std::chrono_literals;
 using ::testing::ElementsAre;

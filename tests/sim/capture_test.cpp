@@ -5,8 +5,7 @@
 #include "graph_fixture.hpp"
 #include "weir/observe/events.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;

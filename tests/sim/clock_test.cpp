@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weir::sim {
-namespace {
+namespace weir::sim { namespace {
 
 TEST(Clock, IncludesItsOwnPastOnly) {
   actor_clock a{1};

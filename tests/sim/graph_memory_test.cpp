@@ -2,8 +2,7 @@
 #include "graph_fixture.hpp"
 #include "support/this_process.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;

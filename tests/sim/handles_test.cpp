@@ -8,8 +8,7 @@
 #include <memory>
 #include <vector>
 
-namespace weir::sim {
-namespace {
+namespace weir::sim { namespace {
 
 using ::testing::ElementsAre;
 

@@ -7,8 +7,7 @@
 
 #include "weir/sim/machine.hpp"
 
-namespace weir::sim {
-namespace {
+namespace weir::sim { namespace {
 
 using namespace std::chrono_literals;
 

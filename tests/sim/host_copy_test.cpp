@@ -5,8 +5,7 @@
 
 #include "memory_fixture.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 class host_copies : public memory_fixture {
  protected:

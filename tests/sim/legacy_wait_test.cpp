@@ -1,8 +1,7 @@
 // What the host waits for, and learns, when it waits for the legacy stream or asks about it.
 #include "memory_fixture.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;

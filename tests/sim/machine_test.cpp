@@ -18,8 +18,7 @@
 #include "sim/state.hpp"
 #include "weir/sim/machine.hpp"
 
-namespace weir::sim {
-namespace {
+namespace weir::sim { namespace {
 
 using namespace driver;
 using namespace std::chrono_literals;

@@ -7,8 +7,7 @@
 
 #include "memory_fixture.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;

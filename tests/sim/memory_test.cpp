@@ -23,8 +23,7 @@
 #include "support/this_process.hpp"
 #include "weir/observe/events.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;

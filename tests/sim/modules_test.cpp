@@ -6,8 +6,7 @@
 #include "sim/ptx.hpp"
 #include "support/kernels.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;

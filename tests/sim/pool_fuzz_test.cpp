@@ -13,8 +13,7 @@
 #include "sim/pools.hpp"
 #include "sim/state.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 /// A machine from the inside: calls go straight to it, so that its pools can be looked at.
 class inside_machine {

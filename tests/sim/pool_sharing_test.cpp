@@ -13,8 +13,7 @@
 #include "pool_fixture.hpp"
 #include "sim/pool_import.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;

@@ -5,8 +5,7 @@
 
 #include "sim/block_book.hpp"
 
-namespace weir::sim {
-namespace {
+namespace weir::sim { namespace {
 
 class shadow_test : public testing::Test {
  protected:

@@ -15,8 +15,7 @@
 #include "support/sanitizers.hpp"
 #include "support/this_process.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 using ::testing::IsEmpty;
 

@@ -3,8 +3,7 @@
 
 #include "graph_fixture.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 class user_objects_test : public graph_fixture {
  protected:

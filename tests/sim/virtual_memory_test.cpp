@@ -8,8 +8,7 @@
 #include "support/sanitizers.hpp"
 #include "weir/observe/events.hpp"
 
-namespace weir::sim_tests {
-namespace {
+namespace weir::sim_tests { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;

@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <thread>
 
-namespace weir::inline v0::driver {
+namespace weir { inline namespace v0 { namespace driver {
 
 void PrintTo(CUresult value, std::ostream* out) {
   *out << result_name(value) << " (" << static_cast<int>(value) << ")";
 }
 
-}  // namespace weir::inline v0::driver
+}}}  // namespace weir::v0::driver
 
 namespace weir::testing_support {
 

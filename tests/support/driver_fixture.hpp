@@ -11,10 +11,10 @@
 
 #include "support/machine_under_test.hpp"
 
-namespace weir::inline v0::driver {
+namespace weir { inline namespace v0 { namespace driver {
 /// Lets GoogleTest print a result by name.
 void PrintTo(CUresult value, std::ostream* out);
-}  // namespace weir::inline v0::driver
+}}}  // namespace weir::v0::driver
 
 namespace weir::testing_support {
 

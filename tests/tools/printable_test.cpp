@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weir::command {
-namespace {
+namespace weir::command { namespace {
 
 TEST(printable_text, has_no_control_characters) {
   EXPECT_EQ("?]0;title??[2J", printable("\033]0;title\a\033[2J"));

@@ -5,8 +5,7 @@
 #include "replay.hpp"
 #include "weir/base/version.hpp"
 
-namespace weir::command {
-namespace {
+namespace weir::command { namespace {
 
 using std::chrono::nanoseconds;
 

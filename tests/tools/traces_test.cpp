@@ -11,8 +11,7 @@
 #include <optional>
 #include <thread>
 
-namespace weir::command {
-namespace {
+namespace weir::command { namespace {
 
 /// The error output is something else as long as this lives: a terminal, or a pipe.
 class other_stderr {

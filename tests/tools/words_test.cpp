@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weir::command {
-namespace {
+namespace weir::command { namespace {
 
 TEST(words, ranges_are_said_in_words) {
   EXPECT_EQ(between(1, 8)("1"), "");

@@ -8,8 +8,7 @@
 #include "trace/frame.hpp"
 #include "trace/varint.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using namespace std::string_literals;
 using namespace std::string_view_literals;

@@ -22,8 +22,7 @@
 #include "trace/file_writer.hpp"
 #include "trace/varint.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
 using namespace std::string_view_literals;

@@ -27,8 +27,7 @@
 #include "trace/live_layout.hpp"
 #include "weir/device/runtime.hpp"
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::EndsWith;

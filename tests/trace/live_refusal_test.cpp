@@ -11,8 +11,7 @@
 #include "weir/device/virtual_memory.hpp"
 #include "weir/trace/live_page.hpp"
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 using namespace trace::live;
 

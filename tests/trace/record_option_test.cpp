@@ -25,8 +25,7 @@ bool is_child = false;
 extern "C" int __lsan_is_turned_off();                              // NOLINT: its own name
 extern "C" int __lsan_is_turned_off() { return is_child ? 1 : 0; }  // NOLINT
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;

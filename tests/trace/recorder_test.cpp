@@ -27,8 +27,7 @@
 #include "weir/sim/machine.hpp"
 #include "weir/trace/trace_file.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

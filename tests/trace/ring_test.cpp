@@ -5,8 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using trace::record;
 using trace::ring;

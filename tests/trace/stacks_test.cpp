@@ -44,8 +44,7 @@ extern "C" [[gnu::noinline, gnu::visibility("default")]] std::size_t weir_test_d
   return weir_test_descend(sink, event, levels - 1) + 1;
 }
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::MatchesRegex;

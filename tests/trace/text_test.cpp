@@ -7,8 +7,7 @@
 #include "weir/trace/recorder.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir {
-namespace {
+namespace weir { namespace {
 
 TEST(trace_text, an_event_has_the_fields_of_its_kind_that_are_not_zero) {
   EXPECT_EQ(to_string(trace_event{.time = 1'500'000'000,

@@ -17,8 +17,7 @@
 #include "trace/names.hpp"
 #include "trace/varint.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

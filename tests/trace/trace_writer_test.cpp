@@ -7,8 +7,7 @@
 #include "trace/ticks.hpp"
 #include "weir/trace/trace_file.hpp"
 
-namespace weir::testing_support {
-namespace {
+namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
 using trace::record;

@@ -11,9 +11,7 @@
 #include "weir/base/version.hpp"
 #include "words.hpp"
 
-namespace weir::command {
-
-namespace {
+namespace weir::command { namespace {
 
 int run(int argc, char** argv) {
   CLI::App application{"weir: GPU memory, on a real machine and on a simulated one", "weir"};

@@ -9,7 +9,7 @@
 #include "weir/base/options.hpp"
 #include "weir/base/print.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// The choices of one allocator, with their defaults. Each is the option of the same name in
 /// docs/options.md, there with heap_ before it; docs/tuning.md tells what they cost and gain.
@@ -64,4 +64,4 @@ struct allocator_options {
 /// "policy=balanced,limit=0,…", with the values as set() reads them.
 [[nodiscard]] WEIR_API std::string to_string(const allocator_options& choices);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

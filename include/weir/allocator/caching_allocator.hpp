@@ -39,7 +39,7 @@
 #include "weir/observe/stats.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace heap {
 class central_heap;
@@ -334,4 +334,4 @@ class WEIR_API caching_allocator {
   std::shared_ptr<heap::central_heap> heap_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

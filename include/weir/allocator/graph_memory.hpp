@@ -10,7 +10,7 @@
 #include "weir/base/result.hpp"
 #include "weir/driver/types.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace heap {
 class central_heap;
@@ -74,4 +74,4 @@ class WEIR_API capture_notice {
   std::weak_ptr<heap::central_heap> owner_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -18,7 +18,7 @@
 #include "weir/observe/events.hpp"
 #include "weir/observe/stats.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// The memory of a caching_allocator and of its pools is at least so aligned; sizes are rounded up
 /// to it.
@@ -133,4 +133,4 @@ class WEIR_API pool_scope {
   void* outer_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -9,7 +9,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Device memory from anywhere, in segments of a few megabytes and more. The pool places, splits,
 /// counts and reuses blocks in them.
@@ -41,4 +41,4 @@ class WEIR_API segment_source {
   segment_source() = default;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

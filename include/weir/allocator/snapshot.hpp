@@ -16,7 +16,7 @@
 #include "weir/observe/stats.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 enum class block_state : std::uint8_t {
   live,           ///< allocated and not freed
@@ -120,4 +120,4 @@ struct memory_report {
 
 [[nodiscard]] inline std::string to_string(const memory_report& report) { return report.text(); }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

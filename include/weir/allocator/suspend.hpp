@@ -19,7 +19,7 @@
 #include "weir/base/export.hpp"
 #include "weir/base/print.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// What becomes of what is in the memory.
 enum class suspended_contents : std::uint8_t {
@@ -112,4 +112,4 @@ struct resume_outcome {
 /// "reserved 64 MiB, restored 60 MiB".
 [[nodiscard]] WEIR_API std::string to_string(const resume_outcome& outcome);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -11,7 +11,7 @@
 #include "weir/base/export.hpp"
 #include "weir/base/print.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// A number of bytes. Explicit in, explicit out; sums and differences stay byte sizes.
 ///
@@ -64,4 +64,4 @@ constexpr bytes operator""_GiB(unsigned long long n) noexcept { return bytes{n <
 constexpr bytes operator""_TiB(unsigned long long n) noexcept { return bytes{n << 40}; }
 }  // namespace literals
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -8,7 +8,7 @@
 
 #include "weir/base/bytes.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 template <std::unsigned_integral T>
 [[nodiscard]] constexpr std::optional<T> checked_add(T a, T b) noexcept {
@@ -64,4 +64,4 @@ template <std::unsigned_integral T>
   return rounded ? std::optional{bytes{*rounded}} : std::nullopt;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

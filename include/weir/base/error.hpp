@@ -12,7 +12,7 @@
 #include "weir/base/export.hpp"
 #include "weir/base/print.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Every failure weir can report. Values are part of the C ABI and never change meaning.
 enum class errc : std::int32_t {
@@ -106,4 +106,4 @@ WEIR_API void report_error(const error& reason) noexcept;
 /// How many failures were reported since the process began, with or without a handler.
 [[nodiscard]] WEIR_API std::uint64_t reported_errors() noexcept;
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -9,7 +9,7 @@
 
 #include "weir/base/print.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// A number of one kind. Two ids compare only if they are of the same kind.
 template <class Kind, class Number>
@@ -42,7 +42,7 @@ using stream_id = id<struct stream_kind, std::uint64_t>;
 /// One capture of a stream into a graph; unique while the process lives.
 using capture_id = id<struct capture_kind, std::uint64_t>;
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0
 
 template <class Kind, class Number>
 struct std::hash<weir::id<Kind, Number>> {

@@ -13,7 +13,7 @@
 #include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Which machine to open: "auto", "cuda" or "sim" in text.
 enum class runtime_choice { automatic, cuda, simulated };
@@ -105,4 +105,4 @@ struct option_info {
 /// All options, in the order of the table.
 [[nodiscard]] WEIR_API std::vector<option_info> describe_options();
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -10,7 +10,7 @@
 #include <format>
 #endif
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// A type whose to_string() is found beside it.
 template <class T>
@@ -23,7 +23,7 @@ std::ostream& operator<<(std::ostream& out, const T& value) {
   return out << to_string(value);
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0
 
 #if defined(__cpp_lib_format)
 template <weir::printable T>

@@ -10,7 +10,7 @@
 
 #include "weir/base/error.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Either a T or the error that prevented it. Test it before use; value() throws what the error
 /// stands for, so `f().value()` is the throwing form of any result-returning call.
@@ -93,7 +93,7 @@ class [[nodiscard]] result<void> {
   std::optional<weir::error> reason_;  // no error is made where there is none: a free returns this
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0
 
 /// Returns early with the error of `expression`, if it failed. For functions that return a result.
 #define WEIR_TRY(expression)                                                            \

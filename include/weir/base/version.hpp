@@ -11,7 +11,7 @@
 /// One number that grows with every release: 1.2.3 is 10203.
 #define WEIR_VERSION (WEIR_VERSION_MAJOR * 10000 + WEIR_VERSION_MINOR * 100 + WEIR_VERSION_PATCH)
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// WEIR_VERSION as the library was built with; differs from the macro when a program runs with
 /// another shared library than it was compiled against.
@@ -20,4 +20,4 @@ namespace weir::inline v0 {
 /// The same as text: "0.1.0".
 [[nodiscard]] WEIR_API std::string_view version_text() noexcept;
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -29,7 +29,7 @@
 #include "weir/device/device.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 // --- Lines ---------------------------------------------------------------------------------------
 
@@ -167,4 +167,4 @@ requires(detail::lasting<To> && !std::is_const_v<detail::element_of<To>>) result
   return fill_pattern(to.data(), &value, bytes{sizeof(element)}, to.size(), stream);
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -21,7 +21,7 @@
 #include "weir/pool/pooled_buffer.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Memory of a resource that is freed with this object, on its stream.
 ///
@@ -122,4 +122,4 @@ class WEIR_API device_buffer {
 WEIR_API result<void> copy_between(device_buffer& to, bytes to_offset, const device_buffer& from,
                                    bytes from_offset, bytes size);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -11,7 +11,7 @@
 #include "weir/base/checked.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace detail {
 
@@ -80,4 +80,4 @@ class device_span {
   std::size_t size_ = 0;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -18,7 +18,7 @@
 #include "weir/buffer/device_buffer.hpp"
 #include "weir/buffer/device_span.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Elements of a trivially copyable type in memory of a resource: a device_buffer that counts in
 /// elements. New elements are undefined unless contents::zeroed is asked for; fill() and
@@ -141,4 +141,4 @@ class device_vector {
   device_buffer buffer_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

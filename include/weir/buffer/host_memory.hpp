@@ -22,7 +22,7 @@
 #include "weir/device/device.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 struct mapped_options {
   /// Faster for devices to read over the bus, very slow for the host to read.
@@ -152,4 +152,4 @@ class WEIR_API registered_memory {
   bytes size_{};
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

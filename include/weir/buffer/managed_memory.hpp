@@ -10,7 +10,7 @@
 #include "weir/base/ids.hpp"
 #include "weir/device/device.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Where managed memory can be: on a device, on the host, or on one node of the host's memory.
 class managed_place {
@@ -67,4 +67,4 @@ struct managed_range_info {
 /// "read_mostly: no, preferred: device 0, accessed_by: host and device 1, last_prefetch: none".
 [[nodiscard]] WEIR_API std::string to_string(const managed_range_info& info);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -18,7 +18,7 @@
 #include "weir/buffer/device_span.hpp"
 #include "weir/pool/pinned_pool.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Elements of a trivially copyable type in memory of a pinned_pool. Their number is fixed.
 ///
@@ -94,4 +94,4 @@ class pinned_buffer {
   device_buffer memory_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

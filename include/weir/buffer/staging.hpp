@@ -20,7 +20,7 @@
 #include "weir/device/stream.hpp"
 #include "weir/pool/pinned_pool.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 struct staging_options {
   /// The size of each half; small enough for the cache, large enough for the bus.
@@ -100,4 +100,4 @@ class WEIR_API staging_buffer {
   std::array<half, 2> halves_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -29,7 +29,7 @@
 #include "weir/device/stream.hpp"
 #include "weir/pool/pooled_buffer.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace buffers {
 class managed_state;
@@ -302,4 +302,4 @@ class unified_buffer {
   detail::managed_block memory_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -14,7 +14,7 @@
 #include "weir/base/result.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace detail {
 struct device_state;
@@ -176,4 +176,4 @@ class WEIR_API context_scope {
   bool pushed_ = false;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

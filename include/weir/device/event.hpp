@@ -13,7 +13,7 @@
 #include "weir/device/stream.hpp"
 #include "weir/driver/types.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 struct event_options {
   bool timing = false;         ///< needed by elapsed(); makes recording dearer
@@ -145,4 +145,4 @@ class WEIR_API thread_capture_mode_guard {
   bool exchanged_ = false;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

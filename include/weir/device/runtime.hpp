@@ -15,7 +15,7 @@
 #include "weir/device/device.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace sim {
 class machine;
@@ -84,4 +84,4 @@ class WEIR_API runtime : public std::enable_shared_from_this<runtime> {
   std::shared_ptr<const void> keep_alive_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -12,7 +12,7 @@
 #include "weir/device/device.hpp"
 #include "weir/driver/types.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 class event;
 
@@ -160,4 +160,4 @@ class WEIR_API stream {
   stream_id id_{};
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

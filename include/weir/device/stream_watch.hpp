@@ -20,7 +20,7 @@
 #include "weir/device/device.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// From now on every allocator and pool of the device counts the stream's work, though no request
 /// may ever name it. Watching twice is watching once; a weir::stream need not be watched. One event
@@ -64,4 +64,4 @@ class WEIR_API stream_source_registration {
 [[nodiscard]] WEIR_API result<stream_source_registration> watch_streams(weir::device device,
                                                                         stream_source source);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -18,7 +18,7 @@
 #include "weir/device/device.hpp"
 #include "weir/driver/types.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// An address as devices see it.
 using device_address = driver::CUdeviceptr;
@@ -252,4 +252,4 @@ class WEIR_API mapping {
   bool closed_ = false;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

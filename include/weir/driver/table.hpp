@@ -15,7 +15,7 @@
 #include "weir/base/result.hpp"
 #include "weir/driver/types.hpp"
 
-namespace weir::inline v0::driver {
+namespace weir { inline namespace v0 { namespace driver {
 
 /// The driver's calls as function pointers. An optional call the driver lacks is null; a required
 /// one never is in a table that load() returned. Calls follow the driver's own thread rules.
@@ -84,4 +84,4 @@ struct library {
   return make_error(source, native, requested);
 }
 
-}  // namespace weir::inline v0::driver
+}}}  // namespace weir::v0::driver

@@ -21,7 +21,7 @@ struct CUmemPoolHandle_st;
 struct CUuserObject_st;
 struct CUarray_st;
 
-namespace weir::inline v0::driver {
+namespace weir { inline namespace v0 { namespace driver {
 
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
@@ -581,4 +581,4 @@ inline constexpr unsigned host_register_io_memory = 4;
 inline constexpr unsigned host_register_read_only = 8;
 inline constexpr CUdevice cpu_device = -1;
 
-}  // namespace weir::inline v0::driver
+}}}  // namespace weir::v0::driver

@@ -9,7 +9,7 @@
 #include "weir/base/ids.hpp"
 #include "weir/base/print.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// A pool inside an allocator; 0 is the allocator's own.
 using pool_id = id<struct pool_kind, std::uint32_t>;
@@ -75,4 +75,4 @@ class WEIR_API event_sink {
   virtual void on_existing(const memory_event& event) noexcept;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -9,7 +9,7 @@
 #include "weir/base/export.hpp"
 #include "weir/base/print.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// An amount and the most it has been since the peaks were last reset.
 template <class Amount>
@@ -92,4 +92,4 @@ struct memory_stats {
 /// Every member by name, "requested 4 KiB (peak 8 KiB), …", in six lines.
 [[nodiscard]] WEIR_API std::string to_string(const memory_stats& stats);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

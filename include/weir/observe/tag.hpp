@@ -11,7 +11,7 @@
 #include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// A name such as "weights" or "kv cache", known by a small number.
 ///
@@ -60,4 +60,4 @@ class WEIR_API tag_scope {
   tag before_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -16,7 +16,7 @@
 #include "weir/pool/memory_source.hpp"
 #include "weir/pool/pooled_buffer.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Plain device memory (cuMemAlloc) cached in bins of one size each; block_pool says how.
 ///
@@ -34,4 +34,4 @@ class WEIR_API bin_pool : public block_pool {
       : block_pool{std::move(state)} {}
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

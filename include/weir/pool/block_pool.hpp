@@ -18,7 +18,7 @@
 #include "weir/observe/stats.hpp"
 #include "weir/pool/memory_owner.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace pools {
 class block_cache;
@@ -167,4 +167,4 @@ class WEIR_API block_pool {
   std::shared_ptr<pools::block_cache> state_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -25,7 +25,7 @@
 #include "weir/pool/block_pool.hpp"
 #include "weir/pool/pooled_buffer.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace pools {
 class device_caches;
@@ -160,4 +160,4 @@ class WEIR_API buffer_pool {
   std::shared_ptr<pools::device_caches> state_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

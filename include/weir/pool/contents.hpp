@@ -8,7 +8,7 @@
 #include "weir/base/export.hpp"
 #include "weir/base/print.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 enum class contents : std::uint8_t {
   undefined,  ///< whatever was there
@@ -19,4 +19,4 @@ enum class contents : std::uint8_t {
 [[nodiscard]] WEIR_API std::string_view name(contents value) noexcept;
 [[nodiscard]] inline std::string to_string(contents value) { return std::string{name(value)}; }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -8,7 +8,7 @@
 #include "weir/base/export.hpp"
 #include "weir/base/print.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 enum class memory_kind : std::uint8_t {
   device,   ///< on a device; the host may not touch it
@@ -23,4 +23,4 @@ enum class memory_kind : std::uint8_t {
   return kind != memory_kind::device;
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

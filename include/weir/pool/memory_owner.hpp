@@ -10,7 +10,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace pools {
 class memory_home;
@@ -73,4 +73,4 @@ class WEIR_API memory_owner {
   past past_ = past::none;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -13,7 +13,7 @@
 #include "weir/base/result.hpp"
 #include "weir/pool/memory_owner.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Device memory from anywhere, in no stream's order. Kept alive by the pools made on it.
 ///
@@ -60,4 +60,4 @@ requires requires(Memory& memory, void* pointer, bytes size) {
   return std::make_shared<adapted>(std::move(memory));
 }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -15,7 +15,7 @@
 #include "weir/pool/block_pool.hpp"
 #include "weir/pool/memory_kind.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Pinned host memory that all devices can reach, because pinning costs far more than allocating.
 ///
@@ -35,4 +35,4 @@ class WEIR_API pinned_pool : public block_pool {
       : block_pool{std::move(state)} {}
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

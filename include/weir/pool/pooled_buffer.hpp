@@ -18,7 +18,7 @@
 #include "weir/pool/contents.hpp"
 #include "weir/pool/memory_owner.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 class buffer_pool;
 
@@ -104,4 +104,4 @@ class pooled_buffer {
   pooled_memory memory_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -30,7 +30,7 @@
 #include "weir/driver/types.hpp"
 #include "weir/pool/memory_owner.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace pools {
 class stream_pool_state;
@@ -295,4 +295,4 @@ class WEIR_API stream_allocation : public memory_owner {
 WEIR_API result<void> stream_free(stream_allocation& memory);
 WEIR_API result<void> stream_free(stream_allocation& memory, const stream_ref& stream);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -6,7 +6,7 @@
 #include "weir/base/export.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Hands out memory aligned to at least `alignment`, or to what a request asks for if that is more.
 ///
@@ -43,4 +43,4 @@ class WEIR_API aligned_resource {
 
 static_assert(stream_resource<aligned_resource>);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -25,7 +25,7 @@
 #include "weir/resource/resource.hpp"
 #include "weir/resource/synchronous_resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Any resource of weir, with the calls that cuda::mr asks for, in the spelling of CCCL 3.0
 /// (allocate_async) and of 3.1 and later (stream first, _sync).
@@ -131,4 +131,4 @@ static_assert(::cuda::mr::resource_with<cuda_host_resource, ::cuda::mr::device_a
                                         ::cuda::mr::host_accessible>);
 #endif
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -4,7 +4,7 @@
 #include "weir/base/export.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// The resource of this thread for the device: that of its innermost resource_scope for the device,
 /// else the one that was set, else a caching_allocator with default options, created by the first
@@ -38,4 +38,4 @@ class WEIR_API resource_scope {
   resource_scope* enclosing_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

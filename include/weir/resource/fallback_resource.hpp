@@ -7,7 +7,7 @@
 #include "weir/base/export.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Memory of `primary`, and of `alternate` for requests that primary refuses with out_of_memory or
 /// limit_exceeded. Every other error of primary is the caller's. Each block is freed with the one
@@ -47,4 +47,4 @@ class WEIR_API fallback_resource {
 
 static_assert(stream_resource<fallback_resource>);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -6,7 +6,7 @@
 #include "weir/base/export.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// A budget over another resource.
 ///
@@ -53,4 +53,4 @@ class WEIR_API limiting_resource {
 
 static_assert(stream_resource<limiting_resource>);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -10,7 +10,7 @@
 #include "weir/base/export.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Takes whole rows, the line end included; the first is the header. Called by one thread at a
 /// time.
@@ -69,4 +69,4 @@ class WEIR_API logging_resource {
 
 static_assert(stream_resource<logging_resource>);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

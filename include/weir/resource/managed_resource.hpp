@@ -6,7 +6,7 @@
 #include "weir/base/export.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace resources {
 class driver_memory;
@@ -45,4 +45,4 @@ class WEIR_API managed_resource {
 
 static_assert(stream_resource<managed_resource>);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -11,7 +11,7 @@
 #include "weir/resource/resource.hpp"
 #include "weir/resource/synchronous_resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Managed or pinned memory for the standard library's containers.
 ///
@@ -38,4 +38,4 @@ class WEIR_API pmr_resource final : public std::pmr::memory_resource {
   synchronous_resource memory_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

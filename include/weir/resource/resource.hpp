@@ -21,7 +21,7 @@
 #include "weir/device/stream.hpp"
 #include "weir/pool/memory_kind.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// The alignment that every resource can give, and gives where none is named.
 inline constexpr bytes resource_alignment{256};
@@ -125,4 +125,4 @@ class WEIR_API any_resource {
   std::shared_ptr<interface> state_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

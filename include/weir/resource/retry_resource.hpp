@@ -8,7 +8,7 @@
 #include "weir/base/export.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Called when the upstream has no room for `needed` bytes; `attempt` counts from 1. Returns
 /// whether to try again. Called without locks, on the thread that allocates; it may use the
@@ -56,4 +56,4 @@ class WEIR_API retry_resource {
 
 static_assert(stream_resource<retry_resource>);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -8,7 +8,7 @@
 #include "weir/base/export.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// A number of bytes or of allocations that goes up and down.
 template <class Amount>
@@ -73,4 +73,4 @@ class WEIR_API statistics_resource {
 
 static_assert(stream_resource<statistics_resource>);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

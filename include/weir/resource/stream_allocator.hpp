@@ -11,7 +11,7 @@
 #include "weir/base/checked.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// Allocates from `memory` in the order of `stream`, which must outlive the memory.
 ///
@@ -46,4 +46,4 @@ class stream_allocator {
   stream_ref stream_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -6,7 +6,7 @@
 #include "weir/base/export.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// For callers that have no stream: memory may be used by the host and by every stream at once, and
 /// must not be in use any more when it is freed. pmr_resource and cuda_resource are built on it.
@@ -43,4 +43,4 @@ class WEIR_API synchronous_resource {
   std::shared_ptr<state> state_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -11,7 +11,7 @@
 #include "weir/base/export.hpp"
 #include "weir/resource/resource.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// One allocation that was not freed.
 struct live_allocation {
@@ -86,4 +86,4 @@ class WEIR_API tracking_resource {
 
 static_assert(stream_resource<tracking_resource>);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -22,7 +22,7 @@
 #include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// What a process may have of a card.
 struct budget_share {
@@ -144,4 +144,4 @@ WEIR_API result<void> change_budget(std::string_view card, int process, int numb
 /// how many there were.
 WEIR_API result<std::size_t> clear_budgets(const std::string& folder = {});
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -14,7 +14,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// The sender of a message, as the kernel says. A process of another PID namespace has number 0.
 struct share_peer {
@@ -95,4 +95,4 @@ class WEIR_API share_listener {
   int owner_;  // the process that listens
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

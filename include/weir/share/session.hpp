@@ -35,7 +35,7 @@
 #include "weir/share/channel.hpp"
 #include "weir/share/ticket.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace sharing {
 class session;
@@ -248,4 +248,4 @@ class WEIR_API share_link {
   std::shared_ptr<sharing::session> state_;
 };
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

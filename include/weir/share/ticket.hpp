@@ -14,7 +14,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/virtual_memory.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 enum class share_kind : std::uint8_t {
   memory = 1,         ///< physical handles, one descriptor each
@@ -68,4 +68,4 @@ inline constexpr std::uint32_t most_share_pieces = 240;
 /// contradict each other. The checksum finds damage, not forgery.
 [[nodiscard]] WEIR_API result<share_ticket> decode_share_ticket(std::span<const std::byte> from);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -36,7 +36,7 @@
 #include "weir/observe/events.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0::sim {
+namespace weir { inline namespace v0 { namespace sim {
 
 /// Simulated time. A point in time counts from the machine's creation.
 using duration = std::chrono::nanoseconds;
@@ -372,4 +372,4 @@ class WEIR_API machine {
   std::unique_ptr<state> state_;
 };
 
-}  // namespace weir::inline v0::sim
+}}}  // namespace weir::v0::sim

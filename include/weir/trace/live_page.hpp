@@ -19,7 +19,7 @@
 #include "weir/base/result.hpp"
 #include "weir/observe/stats.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 struct live_page_options {
   /// The page is written anew when a reader asks, once in this time at most; at least 10 ms.
@@ -100,4 +100,4 @@ struct live_listing {
 /// A line for the process and its device, the stats, and a line for each tag and stream.
 [[nodiscard]] WEIR_API std::string to_string(const live_view& view);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

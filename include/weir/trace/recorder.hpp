@@ -23,7 +23,7 @@
 #include "weir/observe/events.hpp"
 #include "weir/observe/tag.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 namespace trace {
 class event_collector;
@@ -100,4 +100,4 @@ class WEIR_API recorder final : public event_sink {
 /// "written 1200, dropped 0, threads 4, file_size 18 KiB".
 [[nodiscard]] WEIR_API std::string to_string(const recorder_stats& stats);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -13,7 +13,7 @@
 #include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 enum class trace_kind : std::uint8_t {
   allocate = 1,  ///< address, size, rounded in `extra`, stream, stack in `other`
@@ -108,4 +108,4 @@ struct recording {
 /// One line: the program, how many events, streams and threads, and the damage if there is any.
 [[nodiscard]] WEIR_API std::string to_string(const recording& recording);
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -9,7 +9,7 @@
 #include "weir/base/result.hpp"
 #include "weir/trace/trace.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 
 /// What reading a trace may cost at most; a file that claims more is refused before memory is
 /// taken.
@@ -47,4 +47,4 @@ struct trace_write_options {
 [[nodiscard]] WEIR_API result<void> write_trace(const recording& recording, const std::string& path,
                                                 const trace_write_options& options = {});
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0

@@ -1,5 +1,5 @@
-"""Compiles small files with a room's include path: headers of lower rooms must be found, headers of
-higher rooms must not. With --alone: each of the room's own public headers compiles by itself."""
+"""Compiles small files with a component's include path: headers of lower components must be found, headers of
+higher components must not. With --alone: each of the component's own public headers compiles by itself."""
 
 import argparse
 import subprocess
@@ -11,18 +11,18 @@ from pathlib import Path
 NOT_ALONE = ("weir/resource/cuda_mr.hpp",)
 
 
-def public_headers(views, room):
-    """The room's public headers, as an include names them."""
-    folder = views / room / "public"
+def public_headers(views, component):
+    """The component's public headers, as an include names them."""
+    folder = views / component / "public"
     return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.*"))]
 
 
-def headers(views, rooms):
-    """Every header of these rooms, public and private."""
+def headers(views, components):
+    """Every header of these components, public and private."""
     names = []
-    for room in rooms:
-        names += public_headers(views, room)
-        names += [f"{room}/{path.name}" for path in sorted((views / room / "private" / room).glob("*.hpp"))]
+    for component in components:
+        names += public_headers(views, component)
+        names += [f"{component}/{path.name}" for path in sorted((views / component / "private" / component).glob("*.hpp"))]
     return names
 
 
@@ -60,10 +60,10 @@ def main():
     return 1 if wrong else 0
 
 
-def compile_alone(options, room):
-    """What is wrong with the room's public headers, which users include one at a time."""
+def compile_alone(options, component):
+    """What is wrong with the component's public headers, which users include one at a time."""
     wrong = []
-    for name in public_headers(options.views, room):
+    for name in public_headers(options.views, component):
         if name in NOT_ALONE or name.endswith(".def"):
             continue
         compiles, said = compile_includes(options, name)
@@ -73,7 +73,7 @@ def compile_alone(options, room):
 
 
 def look_around(options, visible, hidden):
-    """What is wrong with what the room can see."""
+    """What is wrong with what the component can see."""
     wrong = []
     seen = [name for name in headers(options.views, visible) if not name.endswith(".def")]
     if not seen:

@@ -11,7 +11,7 @@
 #include "pools/per_process.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
-namespace weir::inline v0 {
+namespace weir { inline namespace v0 {
 namespace {
 
 thread_local resource_scope* innermost_scope = nullptr;
@@ -89,4 +89,4 @@ resource_scope::resource_scope(any_resource memory) noexcept
 
 resource_scope::~resource_scope() { innermost_scope = enclosing_; }
 
-}  // namespace weir::inline v0
+}}  // namespace weir::v0
