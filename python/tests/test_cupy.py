@@ -477,12 +477,12 @@ class Requests(Cupy):
         frees = []
         owner = weir.cupy._Owner(5)
         self.assertEqual((owner.ptr, owner.allocator, owner.stream), (0, 5, None))
-        owner.__del__(free=lambda *given: frees.append(given), forked=lambda: False)
+        owner.__del__(free=lambda *given: frees.append(given), process=lambda: owner.process)
         self.assertEqual(frees, [])
         owner.ptr, owner.stream = 0x4000, unittest.mock.Mock()
-        owner.__del__(free=lambda *given: frees.append(given), forked=lambda: True)
+        owner.__del__(free=lambda *given: frees.append(given), process=lambda: owner.process + 1)
         self.assertEqual((frees, owner.stream.mock_calls), ([], []))
-        owner.__del__(free=lambda *given: frees.append(given), forked=lambda: False)
+        owner.__del__(free=lambda *given: frees.append(given), process=lambda: owner.process)
         self.assertEqual((frees, owner.stream.mock_calls), ([(5, 0x4000)], [unittest.mock.call.leave(id(owner))]))
         owner.ptr, owner.stream = 0, None
 
@@ -644,6 +644,23 @@ if child == 0:
     sys.exit(0)
 print(os.waitpid(child, 0)[1], weir.cupy.stats().blocks.current)
 """), "0 4\n")
+
+    def test_a_forked_child_that_enables_it_itself_frees_its_arrays(self):
+        self.expect_silence(run("""
+import os, fake_cupy, weir, weir.cupy
+child = os.fork()
+if child == 0:
+    fake = fake_cupy.Fake()
+    fake.runtime = weir.Runtime.default()
+    fake.install()
+    weir.cupy.enable(options="heap_limit=256MiB")
+    for _ in range(20):
+        fake.empty(100 << 20)
+        fake.empty_pinned(1 << 20)
+    print(weir.cupy.stats().blocks.current, weir.cupy.pinned_stats().blocks.current, flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""), "0 0\n0\n")
 
 
 if __name__ == "__main__":

@@ -76,8 +76,7 @@ class Allocator(Memory, close="weir_allocator_close"):
         """The process's own for a device, which plug-ins share. It cannot be closed."""
         allocator = cls.__new__(cls)
         allocator.device = Runtime.default().device(device)
-        allocator._handle = _native.new(lib.weir_default_allocator, device)
-        allocator._shared = True
+        allocator._share(_native.new(lib.weir_default_allocator, device))
         return allocator
 
     def _live(self) -> int:

@@ -3,7 +3,7 @@
 from typing import Any, Callable, Dict, Optional
 
 from ._machine import Owned, native_stream
-from ._native import is_forked
+from ._native import process
 
 
 class Memory(Owned):
@@ -27,8 +27,8 @@ class Memory(Owned):
         """How many blocks are live."""
         raise NotImplementedError
 
-    def __del__(self, forked: Callable[[], bool] = is_forked) -> None:
-        if not self._closed and not forked():
+    def __del__(self, process: Callable[[], int] = process) -> None:
+        if not self._closed and self._process == process():
             self._abandoned = True
             self._close_if_empty()
 
@@ -104,9 +104,9 @@ class Block:
         self.free()
 
     # The default is bound now: at the end of the process the module may be empty.
-    def __del__(self, forked: Callable[[], bool] = is_forked) -> None:
+    def __del__(self, process: Callable[[], int] = process) -> None:
         ptr, memory = getattr(self, "ptr", 0), getattr(self, "_memory", None)
-        if ptr and memory is not None and not forked():
+        if ptr and memory is not None and memory._process == process():
             self.ptr = 0
             memory._free_quietly(ptr, self.nbytes, self.stream)
             if memory._abandoned:

@@ -147,16 +147,16 @@ class _Owner:
     """Owns the memory of an array: freed, on the stream it was allocated for, when CuPy forgets it. A user
     of its stream."""
 
-    __slots__ = ("ptr", "allocator", "stream", "__weakref__")
+    __slots__ = ("ptr", "allocator", "process", "stream", "__weakref__")
 
     def __init__(self, allocator: int) -> None:
-        self.ptr, self.allocator = 0, allocator
+        self.ptr, self.allocator, self.process = 0, allocator, _native.process()
         self.stream: Optional[_Stream] = None
 
     # The defaults are bound now: at the end of the process the module may be empty.
     def __del__(self, free: Callable[..., int] = _free,
-                forked: Callable[[], bool] = _native.is_forked) -> None:
-        if forked():
+                process: Callable[[], int] = _native.process) -> None:
+        if self.process != process():
             return
         if self.ptr:
             free(self.allocator, self.ptr)
