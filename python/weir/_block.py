@@ -2,6 +2,7 @@
 
 from typing import Any, Callable, Dict, Optional
 
+from ._errors import BadPointer, MemoryDamaged
 from ._machine import Owned, native_stream
 from ._native import process
 
@@ -63,11 +64,18 @@ class Block:
 
     def free(self, stream: Any = None) -> None:
         """Frees the memory, ordered on `stream` instead of its own where one is given. A second call
-        does nothing."""
+        does nothing. One that fails leaves the block as it was, unless the memory was freed already."""
         ptr, self.ptr = self.ptr, 0
         memory, self._memory = self._memory, None
         if ptr and memory is not None:
-            memory._free(ptr, self.nbytes, stream, self.stream)
+            try:
+                memory._free(ptr, self.nbytes, stream, self.stream)
+            except (BadPointer, MemoryDamaged):
+                self.stream = None
+                raise
+            except BaseException:
+                self.ptr, self._memory = ptr, memory
+                raise
         self.stream = None
 
     def release(self) -> int:

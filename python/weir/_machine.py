@@ -1,5 +1,6 @@
 """Runtimes, devices, streams and events."""
 
+import contextlib
 import ctypes
 import operator
 import re
@@ -275,9 +276,10 @@ class Event(Owned, close="weir_event_close"):
     def _words(self) -> str:
         return f"of device {self.device.number}, {'complete' if self.is_complete else 'pending'}"
 
-    def record(self, stream: Optional[Stream] = None) -> None:
+    def record(self, stream: Any = None) -> None:
         """Behind what is queued on the stream so far; None is the legacy stream."""
-        lib.weir_event_record(self._handle, None if stream is None else stream._handle)
+        with stream_argument(self.device, stream) as known:
+            lib.weir_event_record(self._handle, known)
 
     @property
     def is_complete(self) -> bool:
@@ -310,6 +312,16 @@ def native_stream(stream: Any) -> int:
         if value is not None:
             return int(getattr(value, "value", value) or 0)
     raise TypeError(f"weir: this is no stream: {stream!r}")
+
+
+@contextlib.contextmanager
+def stream_argument(device: Device, stream: Any) -> Iterator[Optional[int]]:
+    """The handle of any stream, for calls that take only streams that weir knows."""
+    if stream is None or isinstance(stream, Stream):
+        yield stream and stream._handle
+    else:
+        with Stream.wrap(device, stream) as known:
+            yield known._handle
 
 
 def watch_stream(stream: Any, device: Optional[Device] = None) -> None:
