@@ -1,5 +1,6 @@
 // The hooks of other programs, on the process's own runtime and allocators.
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -517,6 +518,25 @@ TEST_F(plugins, are_silent_when_the_driver_is_gone) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   weir_torch_free(p, 100, 0, nullptr);
+}
+
+// Its errors have no messages then, and nothing else is wrong.
+TEST(c_errors_of_a_thread, need_a_key_that_the_process_may_not_have) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        pthread_key_t last{};
+        bool has_any = false;
+        for (pthread_key_t key{}; ::pthread_key_create(&key, nullptr) == 0; last = key)
+          has_any = true;
+        if (!has_any || ::pthread_setspecific(last, &last) != 0) ::_exit(3);
+        if (weir_runtime_open("runtime=none", nullptr) != weir_error_invalid_argument) ::_exit(4);
+        if (weir_last_error_message() != std::string{}) ::_exit(5);
+        if (weir_plugin_set_stream(0, nullptr) == weir_ok) ::_exit(6);
+        if (::pthread_getspecific(last) != &last || ::pthread_getspecific(0) != nullptr) ::_exit(7);
+        ::_exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 /// Ends the process with the line of what does not hold.
