@@ -262,6 +262,43 @@ class Arrays(Cupy):
             self.addCleanup(patch.stop)
         return calls
 
+    def test_finalizers_may_use_it_in_the_middle_of_a_call(self):
+        weir.cupy.enable(options="heap_limit=72MiB")
+        state, nested, ended = weir.cupy._current_state(), [], []
+
+        def collected(call):
+            """Calls `call`, and makes arrays as a finalizer might that runs meanwhile."""
+            def replaced(*given):
+                outcome = call(*given)
+                if not nested:
+                    nested.append(None)
+                    with self.fake.Stream():
+                        nested.extend((self.fake.empty(MIB), self.fake.empty_pinned(MIB)))
+                return outcome
+            return replaced
+
+        def work(patch):
+            nested.clear()
+            with patch, self.fake.Stream():
+                self.fake.empty(MIB)
+                self.fake.empty_pinned(MIB)
+            ended.append(len(nested))
+
+        for patch in (unittest.mock.patch.object(weir.cupy._Watches, "watch", staticmethod(collected(weir.cupy._Watches.watch))),
+                      unittest.mock.patch.object(weir.cupy, "PinnedPool", collected(weir.PinnedPool)),
+                      unittest.mock.patch.object(weir.cupy, "_Memory", collected(weir.cupy._Memory)),
+                      unittest.mock.patch.object(weir._allocator, "Allocator", collected(weir.Allocator))):
+            state.memories.clear()
+            state.pinned = None
+            weir._allocator._shared.pop((0, state.options), None)
+            thread = threading.Thread(target=work, args=(patch,), daemon=True)  # it does not end where it waits for itself
+            thread.start()
+            thread.join(30)
+        self.assertEqual(ended, [3] * 4)
+        nested.clear()
+        gc.collect()
+        self.assertEqual((self.live(), weir.cupy.pinned_stats().blocks.current), (0, 0))
+
     def test_no_bytes_need_no_memory(self):
         weir.cupy.enable()
         before = weir.cupy.stats().allocations

@@ -553,7 +553,9 @@ class Recorder(Owned, close="weir_recorder_stop"):
 # --- Allocators of plug-ins -------------------------------------------------------------------------
 
 _shared: Dict[Any, Allocator] = {}
-_shared_lock = threading.Lock()
+# Recursive, as every lock here that is held while objects are made: a finalizer that the garbage collector runs
+# there, on the same thread, may call weir.
+_shared_lock = threading.RLock()
 
 
 def process_allocator(device: int, options: str = "") -> Allocator:
@@ -562,8 +564,9 @@ def process_allocator(device: int, options: str = "") -> Allocator:
     with _shared_lock:
         key = (device, options)
         if key not in _shared:
-            _shared[key] = (Allocator(Runtime.default().device(device), unannounced_ends(options))
-                            if options else Allocator.default(device))
+            created = (Allocator(Runtime.default().device(device), unannounced_ends(options))
+                       if options else Allocator.default(device))
+            _shared.setdefault(key, created)
         return _shared[key]
 
 

@@ -133,7 +133,7 @@ class _Memory:
     def __init__(self, device: int, options: str) -> None:
         self.allocator = process_allocator(device, options)
         self._streams: "collections.OrderedDict[int, _Stream]" = collections.OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def take_stream(self, stream: Any, user: int) -> Optional[_Stream]:
         """weir's handle of a stream of CuPy's own, for the user to leave; None if it cannot have one."""
@@ -217,7 +217,7 @@ class _State:
         self.options = options
         self.memories: Dict[int, _Memory] = {}
         self.pinned: Optional[PinnedPool] = None
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
     def memory(self, device: int) -> _Memory:
         memory = self.memories.get(device)
@@ -229,7 +229,8 @@ class _State:
     def pinned_pool(self) -> PinnedPool:
         with self.lock:
             if self.pinned is None:
-                self.pinned = PinnedPool(Device(Runtime.default(), 0))
+                created = PinnedPool(Device(Runtime.default(), 0))
+                self.pinned = self.pinned or created
             return self.pinned
 
 
@@ -239,7 +240,7 @@ _before: Any = None               # CuPy's allocator before enable(); None: not 
 _pinned_too = False
 _stream_pools: List[StreamPool] = []
 _watched: Dict[int, Stream] = {}  # by CUstream; of watch_stream()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def malloc(size: int) -> Any:
