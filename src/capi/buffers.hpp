@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "capi/objects.hpp"
+#include "device/state.hpp"
 #include "weir/buffer/device_buffer.hpp"
 #include "weir/buffer/host_memory.hpp"
 #include "weir/buffer/unified_buffer.hpp"
@@ -20,8 +21,11 @@ struct buffer_object {
   using managed = weir::detail::managed_block;
   using pinned = weir::detail::mapped_block;
 
-  /// Locks the mutex. closed: another call closed the buffer after this one found its handle.
+  /// Locks the mutex. closed: another call closed the buffer after this one found its handle;
+  /// driver_gone: in a forked child, where a thread of the parent may hold it for ever.
   [[nodiscard]] result<std::unique_lock<std::mutex>> lock_open() {
+    WEIR_TRY_VALUE(first, machine->device(device_id{0}));
+    if (weir::detail::device_state::of(first).forked()) return weir::detail::fork_error();
     std::unique_lock lock{mutex};
     if (is_closed) return error{.code = errc::closed, .detail = "the buffer was closed"};
     return lock;

@@ -1,6 +1,10 @@
 // Buffers that are closed while other threads use them: calls finish first, later ones fail.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <array>
 #include <barrier>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -52,6 +56,36 @@ TEST_F(c_buffer_close, is_seen_by_a_call_that_had_found_the_buffer) {
   EXPECT_OK(weir_buffer_pool_free(pool, freed, other));
   EXPECT_EQ(object->lock_open().code(), errc::closed);
   EXPECT_EQ(said(weir_buffer_close(freed)), "closed: the buffer was closed");
+}
+
+// Another thread may be in a call that waits, and is not there in the child.
+TEST_F(c_buffer_close, and_every_other_call_end_in_a_forked_child_too) {
+  const std::vector<weir_buffer*> buffers = one_of_each();
+  std::vector<std::shared_ptr<capi::buffer_object>> objects;
+  for (weir_buffer* const each : buffers) objects.push_back(capi::find(each).value());
+  pid_t child = -1;
+  {
+    std::vector<result<std::unique_lock<std::mutex>>> held;
+    for (const auto& each : objects) held.push_back(each->lock_open());
+    child = ::fork();
+    if (child == 0) {
+      ::alarm(20);  // ends it if it waits
+      for (weir_buffer* const each : buffers) {
+        weir_buffer_info info{};
+        info.struct_size = sizeof(info);
+        if (weir_buffer_get_info(each, &info) != weir_error_driver_gone) ::_exit(1);
+        if (weir_buffer_record_stream(each, other) != weir_error_driver_gone) ::_exit(2);
+        if (weir_buffer_begin_host(each) != weir_error_driver_gone) ::_exit(3);
+        if (weir_buffer_close(each) != weir_error_driver_gone) ::_exit(4);
+      }
+      ::_exit(0);
+    }
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  for (weir_buffer* const each : buffers) EXPECT_OK(weir_buffer_close(each));
 }
 
 TEST_F(c_buffer_close, beside_every_other_call_is_safe) {
