@@ -232,8 +232,10 @@ WEIR_C_API weir_error weir_stream_create(weir_runtime* runtime, int32_t device, 
  */
 WEIR_C_API weir_error weir_stream_wrap(weir_runtime* runtime, int32_t device, void* native,
                                        weir_stream** stream);
-/* Destroys a stream of weir's own; work still queued is carried out. Of a wrapped one only the
- * reference goes. */
+/* Another handle of the same stream, for who needs it longer than the first handle is open. */
+WEIR_C_API weir_error weir_stream_duplicate(weir_stream* stream, weir_stream** duplicate);
+/* Destroys a stream of weir's own, with the last of its handles; work still queued is carried out. Of
+ * a wrapped one only the reference goes. */
 WEIR_C_API weir_error weir_stream_close(weir_stream* stream);
 
 /* The CUstream. */
@@ -789,8 +791,8 @@ typedef struct weir_pool_info {
   uint32_t id;
   uint64_t block_count;
   uint64_t physical_count;
-  weir_memory_stats stats;
-  char name[128]; /* cut if longer */
+  char name[128];          /* cut if longer */
+  weir_memory_stats stats; /* last, so that it can grow */
 } weir_pool_info;
 
 /* A handle or segment of physical memory, and where it is mapped. */

@@ -3,7 +3,10 @@
 
 import ctypes
 import gc
+import sys
+import threading
 import unittest
+import unittest.mock
 
 from support import MIB, Case
 
@@ -198,6 +201,41 @@ class Pools(Case):
         pool.deallocate(address)
         self.assertEqual(pool.stats().returns, 1)
         self.assertRaises(ValueError, pool.deallocate, address)
+
+    def test_an_address_that_is_taken_again_at_once_is_kept(self):
+        # As another thread that is given the buffer between the free and the end of the call.
+        pool = weir.BufferPool()
+        for name in ("weir_buffer_close", "weir_buffer_pool_free"):
+            block, again = pool.take(MIB, self.stream), []
+            address = block.ptr
+            real = getattr(weir._native.lib, name)
+            with unittest.mock.patch.object(weir._native.lib, name, lambda *given: (
+                    real(*given), again.append(pool.take(MIB, self.stream)))):
+                block.free(None if name == "weir_buffer_close" else self.stream)
+            self.assertEqual(again[0].ptr, address)
+            self.assertEqual(pool._live(), 1)
+            again[0].free()
+            self.assertEqual((pool._live(), pool.stats().taken.current), (0, 0))
+
+    def test_threads_may_take_and_free(self):
+        pool, wrong = weir.BufferPool(), []
+
+        def work():
+            try:
+                for _ in range(300):
+                    pool.take(MIB, self.stream).free()
+            except BaseException as problem:
+                wrong.append(problem)
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        self.addCleanup(sys.setswitchinterval, interval)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual((wrong, pool._live(), pool.stats().taken.current), ([], 0, 0))
 
     def test_bad_input_is_a_typed_error(self):
         pool = weir.BufferPool()

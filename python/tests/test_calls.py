@@ -307,8 +307,10 @@ class Pools(Calls):
         handle = pool._handle
         self.expect(lambda: pool.allocate(1000), ("weir_stream_pool_allocate", handle, 1000, 0, None, OUT))
         block = self.expect(lambda: pool.allocate(1000, self.stream, alignment=256),
-                            ("weir_stream_pool_allocate", handle, 1000, 256, stream, OUT))
-        self.expect(block.free, ("weir_stream_pool_deallocate", handle, block.ptr, stream))
+                            ("weir_stream_duplicate", stream, OUT),
+                            ("weir_stream_pool_allocate", handle, 1000, 256, unittest.mock.ANY, OUT))
+        kept = pool._streams[block.ptr]
+        self.expect(block.free, ("weir_stream_pool_deallocate", handle, block.ptr, kept))
         for given, *wanted in (((), None), ((self.stream,), stream)):
             address = pool.allocate(1000).release()
             self.expect(lambda: pool.deallocate(address, *given), ("weir_stream_pool_deallocate", handle, address, *wanted))
@@ -332,8 +334,9 @@ class Pools(Calls):
         exported = self.expect(lambda: pool.export_pointer(block),
                                ("weir_stream_pool_export_pointer", handle, block.ptr, OUT))
         self.expect(lambda: imported.import_pointer(exported, self.stream).free(),
-                    ("weir_stream_pool_import_pointer", imported._handle, OUT, stream, OUT, OUT),
-                    ("weir_stream_pool_deallocate", imported._handle, unittest.mock.ANY, stream))
+                    ("weir_stream_duplicate", stream, OUT),
+                    ("weir_stream_pool_import_pointer", imported._handle, OUT, unittest.mock.ANY, OUT, OUT),
+                    ("weir_stream_pool_deallocate", imported._handle, unittest.mock.ANY, unittest.mock.ANY))
 
     def test_pools_of_whole_blocks(self):
         for kind, create in ((weir.PinnedPool, "weir_pinned_pool_create"), (weir.BinPool, "weir_bin_pool_create")):

@@ -6,6 +6,7 @@ import gc
 import pickle
 import sys
 import threading
+import types
 import unittest
 import unittest.mock
 
@@ -195,9 +196,9 @@ class Arrays(Cupy):
     def test_cupys_own_streams_are_watched_as_long_as_they_are_kept(self):
         calls = []
         for name in ("watch", "unwatch"):
-            real = getattr(weir.cupy._Stream, name)
-            self.addCleanup(setattr, weir.cupy._Stream, name, staticmethod(real))
-            setattr(weir.cupy._Stream, name, staticmethod(
+            real = getattr(weir.cupy._Watches, name)
+            self.addCleanup(setattr, weir.cupy._Watches, name, staticmethod(real))
+            setattr(weir.cupy._Watches, name, staticmethod(
                 lambda handle, name=name, real=real: (calls.append((name, handle)), real(handle))[1]))
         weir.cupy.enable(options="heap_limit=76MiB")  # so that it meets them for the first time
         stream = self.fake.Stream()
@@ -225,6 +226,78 @@ class Arrays(Cupy):
         del again
         self.assertIn(handle, self.fake.destroyed)
         self.assertEqual(weir.cupy._watched, {})
+
+    def test_one_that_makes_arrays_too_is_watched_until_it_is_released(self):
+        calls = self.watch_calls()
+        weir.cupy.enable(options="heap_limit=75MiB")  # so that it meets them for the first time
+        stream = self.fake.Stream()
+        with stream:
+            self.fake.empty(MIB)
+        weir.cupy.watch_stream(stream)
+        weir.cupy._current_state().memory(0).forget_stream(stream)
+        self.assertEqual(calls, ["watch", "watch"])
+        weir.cupy.release_stream(stream)
+        self.assertEqual(calls, ["watch", "watch", "unwatch"])
+
+    def test_streams_are_released_from_every_allocator_that_was_enabled(self):
+        calls = self.watch_calls()
+        stream = self.fake.Stream()
+        for options in ("heap_limit=73MiB", "heap_limit=74MiB"):
+            weir.cupy.enable(options=options)
+            with stream:
+                self.fake.empty(MIB)
+        weir.cupy.release_stream(stream)
+        self.assertEqual(calls, ["watch", "watch", "unwatch"])
+        handle = stream.ptr
+        del stream
+        self.assertIn(handle, self.fake.destroyed)
+
+    def watch_calls(self):
+        calls = []
+        for name in ("watch", "unwatch"):
+            real = getattr(weir.cupy._Watches, name)
+            patch = unittest.mock.patch.object(weir.cupy._Watches, name, staticmethod(
+                lambda handle, name=name, real=real: (calls.append(name), real(handle))[1]))
+            patch.start()
+            self.addCleanup(patch.stop)
+        return calls
+
+    def test_finalizers_may_use_it_in_the_middle_of_a_call(self):
+        weir.cupy.enable(options="heap_limit=72MiB")
+        state, nested, ended = weir.cupy._current_state(), [], []
+
+        def collected(call):
+            """Calls `call`, and makes arrays as a finalizer might that runs meanwhile."""
+            def replaced(*given):
+                outcome = call(*given)
+                if not nested:
+                    nested.append(None)
+                    with self.fake.Stream():
+                        nested.extend((self.fake.empty(MIB), self.fake.empty_pinned(MIB)))
+                return outcome
+            return replaced
+
+        def work(patch):
+            nested.clear()
+            with patch, self.fake.Stream():
+                self.fake.empty(MIB)
+                self.fake.empty_pinned(MIB)
+            ended.append(len(nested))
+
+        for patch in (unittest.mock.patch.object(weir.cupy._Watches, "watch", staticmethod(collected(weir.cupy._Watches.watch))),
+                      unittest.mock.patch.object(weir.cupy, "PinnedPool", collected(weir.PinnedPool)),
+                      unittest.mock.patch.object(weir.cupy, "_Memory", collected(weir.cupy._Memory)),
+                      unittest.mock.patch.object(weir._allocator, "Allocator", collected(weir.Allocator))):
+            state.memories.clear()
+            state.pinned = None
+            weir._allocator._shared.pop((0, state.options), None)
+            thread = threading.Thread(target=work, args=(patch,), daemon=True)  # it does not end where it waits for itself
+            thread.start()
+            thread.join(30)
+        self.assertEqual(ended, [3] * 4)
+        nested.clear()
+        gc.collect()
+        self.assertEqual((self.live(), weir.cupy.pinned_stats().blocks.current), (0, 0))
 
     def test_no_bytes_need_no_memory(self):
         weir.cupy.enable()
@@ -296,18 +369,23 @@ class Streams(Cupy):
         super().setUp()
         self.calls = []
         for name in ("watch", "unwatch", "close"):
-            patch = unittest.mock.patch.object(weir.cupy._Stream, name,
-                                               staticmethod(lambda handle, name=name: self.calls.append((name, handle))))
+            of = weir.cupy._Stream if name == "close" else weir.cupy._Watches
+            patch = unittest.mock.patch.object(of, name, staticmethod(
+                lambda handle, name=name: self.calls.append((name, handle))))
             patch.start()
             self.addCleanup(patch.stop)
+        patch = unittest.mock.patch.object(weir.cupy._Stream, "watches", weir.cupy._Watches())
+        patch.start()
+        self.addCleanup(patch.stop)
         patch = unittest.mock.patch.object(weir.cupy._Stream, "kept", {})
         self.kept = patch.start()
         self.addCleanup(patch.stop)
 
     def entry(self):
-        entry = weir.cupy._Stream(7, "stream")
-        self.assertEqual((entry.handle, entry.stream, entry.users, entry.watched, self.kept),
-                         (7, "stream", set(), False, {7: entry}))
+        self.stream = types.SimpleNamespace(ptr=0x70)
+        entry = weir.cupy._Stream(7, self.stream)
+        self.assertEqual((entry.handle, entry.native, entry.stream, entry.users, entry.watched, self.kept),
+                         (7, 0x70, self.stream, set(), False, {7: entry}))
         return entry
 
     def test_it_is_let_go_of_when_forgotten_and_unused(self):
@@ -329,7 +407,7 @@ class Streams(Cupy):
         entry.begin()
         entry.take(1)
         entry.leave(1)
-        self.assertEqual((self.calls, entry.stream), ([("watch", 7)], "stream"))
+        self.assertEqual((self.calls, entry.stream), ([("watch", 7)], self.stream))
         entry.forget()
         self.assertEqual(self.calls, [("watch", 7), ("unwatch", 7), ("close", 7)])
         self.assertFalse(entry.take(3))  # too late
@@ -351,7 +429,50 @@ class Streams(Cupy):
 
         weir.cupy._Stream.kept = Kept(self.kept)
         entry.forget()
-        self.assertEqual((self.calls, weir.cupy._Stream.kept, entry.stream), ([], {7: entry}, "stream"))
+        self.assertEqual((self.calls, weir.cupy._Stream.kept, entry.stream), ([], {7: entry}, self.stream))
+
+    def test_somebody_may_come_and_leave_while_it_is_left(self):
+        entry = self.entry()
+
+        class Kept(dict):
+            def pop(self, *arguments):
+                found = super().pop(*arguments)
+                if not pops:
+                    entry.users.add(5)
+                pops.append(found)
+                return found
+
+            def __setitem__(self, *arguments):
+                super().pop(7, None)
+                entry.leave(5)  # finds nothing to let go of
+                super().__setitem__(*arguments)
+
+        pops = []
+        weir.cupy._Stream.kept = Kept(self.kept)
+        entry.forget()
+        self.assertEqual((self.calls, weir.cupy._Stream.kept, entry.stream), ([("close", 7)], {}, None))
+
+    def test_a_stream_is_watched_until_the_last_who_needs_it(self):
+        memories, stream = (self.memory(), weir.cupy._Memory(0, "")), self.fake.Stream()
+        entries = [memory.take_stream(stream, 1) for memory in memories]
+        self.assertEqual(self.calls, [("watch", 100), ("watch", 101)])
+        entries[0].leave(1)
+        memories[0].forget_stream(stream)
+        self.assertEqual(self.calls[2:], [("close", 100)])
+        entries[1].leave(1)
+        memories[1].forget_stream(stream)
+        self.assertEqual(self.calls[3:], [("unwatch", 101), ("close", 101)])
+
+    def test_somebody_may_begin_to_watch_while_another_ends_it(self):
+        watches = weir.cupy._Watches()
+        watches.begin(0x70, 1, 7)
+        with unittest.mock.patch.object(watches, "unwatch", lambda handle: (
+                self.calls.append(("unwatch", handle)), watches.begin(0x70, 2, 8)), create=True):
+            watches.end(0x70, 1, 7)
+        self.assertEqual(self.calls, [("watch", 7), ("unwatch", 7), ("watch", 8), ("watch", 7)])
+        watches.begin(0x90, 3, 9)
+        watches.end(0x70, 2, 8)
+        self.assertEqual((self.calls[4:], watches.users), ([("watch", 9), ("unwatch", 8)], {(0x90, 3)}))
 
     def memory(self):
         self.wrapped = iter(range(100, 300))
@@ -477,12 +598,12 @@ class Requests(Cupy):
         frees = []
         owner = weir.cupy._Owner(5)
         self.assertEqual((owner.ptr, owner.allocator, owner.stream), (0, 5, None))
-        owner.__del__(free=lambda *given: frees.append(given), forked=lambda: False)
+        owner.__del__(free=lambda *given: frees.append(given), process=lambda: owner.process)
         self.assertEqual(frees, [])
         owner.ptr, owner.stream = 0x4000, unittest.mock.Mock()
-        owner.__del__(free=lambda *given: frees.append(given), forked=lambda: True)
+        owner.__del__(free=lambda *given: frees.append(given), process=lambda: owner.process + 1)
         self.assertEqual((frees, owner.stream.mock_calls), ([], []))
-        owner.__del__(free=lambda *given: frees.append(given), forked=lambda: False)
+        owner.__del__(free=lambda *given: frees.append(given), process=lambda: owner.process)
         self.assertEqual((frees, owner.stream.mock_calls), ([(5, 0x4000)], [unittest.mock.call.leave(id(owner))]))
         owner.ptr, owner.stream = 0, None
 
@@ -576,9 +697,14 @@ class Requests(Cupy):
 
         calls = []
         stream = self.fake.Stream()
+
+        def noted(name):
+            return staticmethod(lambda handle: calls.append((name, weir._native.number(
+                weir._native.lib.weir_stream_get_native, handle, kind=ctypes.c_void_p))))
+
         with unittest.mock.patch.object(weir.cupy._current_state(), "memory", memory), \
-                unittest.mock.patch.object(weir.cupy._machine, "watch_stream", lambda known: calls.append(("watch", known.handle))), \
-                unittest.mock.patch.object(weir.cupy._machine, "unwatch_stream", lambda known: calls.append(("unwatch", known.handle))):
+                unittest.mock.patch.object(weir.cupy._Watches, "watch", noted("watch")), \
+                unittest.mock.patch.object(weir.cupy._Watches, "unwatch", noted("unwatch")):
             for device_id, device in ((3, 3), (0, 0), (-1, 9)):
                 stream.device_id, self.fake.device = device_id, 9
                 weir.cupy.watch_stream(stream)
@@ -594,7 +720,8 @@ class Requests(Cupy):
     def test_released_streams_are_forgotten_by_all(self):
         weir.cupy.enable()
         memories = {0: unittest.mock.Mock(), 1: unittest.mock.Mock()}
-        with unittest.mock.patch.object(weir.cupy._current_state(), "memories", memories):
+        with unittest.mock.patch.object(weir.cupy._current_state(), "memories", memories), \
+                unittest.mock.patch.dict(weir.cupy._states, {"": weir.cupy._current_state()}, clear=True):
             for native in (0, 1, 2, 3):
                 weir.cupy.release_stream(native)
         call = unittest.mock.call
@@ -644,6 +771,23 @@ if child == 0:
     sys.exit(0)
 print(os.waitpid(child, 0)[1], weir.cupy.stats().blocks.current)
 """), "0 4\n")
+
+    def test_a_forked_child_that_enables_it_itself_frees_its_arrays(self):
+        self.expect_silence(run("""
+import os, fake_cupy, weir, weir.cupy
+child = os.fork()
+if child == 0:
+    fake = fake_cupy.Fake()
+    fake.runtime = weir.Runtime.default()
+    fake.install()
+    weir.cupy.enable(options="heap_limit=256MiB")
+    for _ in range(20):
+        fake.empty(100 << 20)
+        fake.empty_pinned(1 << 20)
+    print(weir.cupy.stats().blocks.current, weir.cupy.pinned_stats().blocks.current, flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""), "0 0\n0\n")
 
 
 if __name__ == "__main__":

@@ -107,6 +107,21 @@ class Numba(Case):
             self.manager.memalloc(512)
         self.assertEqual((self.context.waits, self.stats().requested.current), (2, MIB + 512))
 
+    def test_a_finalizer_may_run_while_it_is_reset(self):
+        memory = [self.manager.memalloc(MIB) for _ in range(3)]
+        manager = self.manager
+
+        class Released(list):
+            def __iadd__(self, blocks):
+                for each in blocks:
+                    memory.clear()  # the garbage collector: all finalizers run
+                    self.append(each)
+                return self
+
+        manager._released = Released()
+        manager.reset()
+        self.assertEqual((self.stats().blocks.current, manager._live, manager._released_bytes), (0, {}, 0))
+
     def test_what_is_cached_counts_as_free(self):
         free, total = self.device.memory()
         memory = self.manager.memalloc(63 * MIB)

@@ -18,6 +18,7 @@ from support import GIB, MIB, Case
 
 import weir
 from weir import _native
+from weir._native import lib
 from weir._machine import native_stream, options_text
 
 
@@ -493,6 +494,11 @@ class Memory(Case):
         self.assertEqual(len(sizes), 1)  # not registered any more
         del block
 
+    @staticmethod
+    def as_the_library(registration):
+        number = registration._number
+        return lambda needed: weir._allocator._reclaim(number, needed)
+
     def test_a_callback_answers_with_a_number(self):
         answers = {1: True, 2: [], 3: None, 4: "some"}
         asked = []
@@ -502,21 +508,22 @@ class Memory(Case):
             return answers[needed]
 
         registration = self.memory.on_out_of_memory(give)
-        called = weir._allocator._called_by_the_library[-1]  # as the library does
-        self.assertEqual([called(None, needed) for needed in (1, 2, 3, 4)], [1, 0, 0, 1])
+        called = self.as_the_library(registration)
+        self.assertEqual([called(needed) for needed in (1, 2, 3, 4)], [1, 0, 0, 1])
         self.assertEqual(asked, [1, 2, 3, 4])
         registration.close()
         self.assertTrue(registration.closed)
-        self.assertEqual((called(None, 1), asked), (0, [1, 2, 3, 4]))
+        self.assertEqual((called(1), asked), (0, [1, 2, 3, 4]))
         gone = weakref.ref(give)
         del give, registration
         self.assertIsNone(gone())
-        self.assertEqual(called(None, 1), 0)
+        self.assertEqual(called(1), 0)
         forgotten = self.memory.on_out_of_memory(lambda needed: 1)
-        called = weir._allocator._called_by_the_library[-1]
-        self.assertEqual(called(None, 1), 1)
+        called = self.as_the_library(forgotten)
+        self.assertEqual(called(1), 1)
         del forgotten
-        self.assertEqual(called(None, 1), 0)
+        self.assertEqual(called(1), 0)
+        self.assertEqual(dict(weir._allocator._reclaims), {})  # nothing stays
 
     def test_a_callback_that_raises_does_no_harm(self):
         import sys
@@ -528,9 +535,8 @@ class Memory(Case):
             self.assertRaises(MemoryError, self.memory.allocate, 40 * MIB)
             registration.close()
             self.assertEqual(kinds, [ZeroDivisionError])
-            with self.memory.on_out_of_memory(lambda needed: 1 / 0):
-                called = weir._allocator._called_by_the_library[-1]
-                self.assertEqual(called(None, 1), 0)
+            with self.memory.on_out_of_memory(lambda needed: 1 / 0) as registration:
+                self.assertEqual(self.as_the_library(registration)(1), 0)
         finally:
             sys.excepthook = before
         self.assertEqual(kinds, [ZeroDivisionError] * 2)
@@ -826,6 +832,118 @@ class Pools(Case):
             block.free()
         self.device.synchronize()
         pool.trim(weir.NO_LIMIT)  # only what is over the threshold
+
+
+class Frees(Case):
+    """Blocks whose free fails, and blocks whose stream was closed before them."""
+
+    options = {"sim_devices": 2}
+
+    def setUp(self):
+        super().setUp()
+        self.stream, self.elsewhere = weir.Stream(self.device), weir.Stream(self.machine.device(1))
+
+    def memories(self):
+        """Each kind with a call that allocates and one that counts."""
+        allocator, driver, buffers = weir.Allocator(self.device), weir.StreamPool(self.device), weir.BufferPool()
+        yield allocator, allocator.allocate, lambda: allocator.stats().blocks.current
+        yield driver, driver.allocate, lambda: driver.stats().allocations.current
+        yield buffers, buffers.take, lambda: buffers.stats().taken.current // MIB
+        for kind in (weir.PinnedPool, weir.BinPool):
+            pool = kind(self.device)
+            yield pool, pool.allocate, lambda: pool.stats().blocks.current
+
+    def test_a_free_that_fails_leaves_the_block_to_its_owner(self):
+        for memory, allocate, live in self.memories():
+            with self.subTest(memory=type(memory).__name__):
+                block = allocate(MIB, self.stream)
+                address = block.ptr
+                gone = weir.Stream(self.device)
+                gone.close()
+                wrong = object() if isinstance(memory, weir.Allocator) else 77
+                for stream, error in ((self.elsewhere, weir.Error), (gone, weir.Closed), (wrong, TypeError)):
+                    if stream is self.elsewhere and isinstance(memory, weir.StreamPool):
+                        continue  # the driver takes any stream
+                    self.assertRaises(error, block.free, stream)
+                    self.assertEqual((block.ptr, block.stream, live()), (address, self.stream, 1))
+                self.assertEqual(memory._live(), 1)
+                block.free(self.stream)
+                self.assertEqual((block.ptr, block.stream, live(), memory._live()), (0, None, 0, 0))
+                block.free()
+                block = allocate(MIB, self.stream)
+                self.assertRaises(error, block.free, wrong)
+                del block  # what failed by hand the finalizer does
+                self.assertEqual((live(), memory._live()), (0, 0))
+
+    def test_a_free_of_what_is_not_live_is_the_last(self):
+        memory = weir.Allocator(self.device)
+        block = memory.allocate(MIB, self.stream)
+        memory.deallocate(block.ptr)
+        self.assertRaises(weir.BadPointer, block.free)
+        self.assertEqual((block.ptr, block.stream), (0, None))
+        block.free()
+
+    def test_a_stream_may_be_closed_before_its_blocks(self):
+        for memory, allocate, live in self.memories():
+            for end in ("drop", "free", "free elsewhere", "release"):
+                with self.subTest(memory=type(memory).__name__, end=end):
+                    with weir.Stream(self.device) as stream:
+                        block = allocate(MIB, stream)
+                    self.assertRaises(weir.Closed, stream.synchronize)
+                    if end == "free":
+                        block.free()
+                    elif end == "free elsewhere":
+                        block.free(self.stream)
+                    elif end == "release":
+                        memory.deallocate(block.release(), self.stream)
+                    del block
+                    self.assertEqual((live(), memory._live(), getattr(memory, "_streams", {})), (0, 0, {}))
+
+    def test_a_stream_may_be_garbage_with_its_blocks(self):
+        class Holder:
+            pass
+
+        for memory, allocate, live in self.memories():
+            for order in (0, 1):
+                with self.subTest(memory=type(memory).__name__, order=order):
+                    holder, stream = Holder(), weir.Stream(self.device)
+                    if order:
+                        holder.stream = stream
+                    holder.itself, holder.block = holder, allocate(MIB, stream)
+                    holder.stream = stream
+                    del holder, stream
+                    gc.collect()
+                    self.assertEqual(live(), 0)
+
+    def test_a_streams_handle_is_kept_no_longer_than_its_block(self):
+        pool = weir.StreamPool(self.device)
+        closed, real = [], weir._pools._stream_close
+        with unittest.mock.patch.object(weir._pools, "_stream_close", lambda handle: closed.append(handle) or real(handle)):
+            self.assertRaises(MemoryError, pool.allocate, 1 << 50, self.stream)
+            self.assertEqual(len(closed), 1)
+            self.assertEqual((pool.allocate(0, self.stream).ptr, len(closed)), (0, 2))
+            block = pool.allocate(MIB, self.stream)
+            kept = pool._streams[block.ptr]
+            self.assertEqual((len(closed), pool._streams), (2, {block.ptr: kept}))
+            self.assertRaises(weir.InvalidArgument, pool.deallocate, block.release(), self.stream, size=MIB + 1)
+            self.assertEqual((closed[2:], pool._streams, pool.stats().allocations.current), ([kept], {}, 0))
+            block = pool.allocate(MIB, self.stream)
+            kept = pool._streams[block.ptr]
+            lib.weir_stream_pool_deallocate(pool._handle, block.ptr, self.stream._handle)  # behind its back
+            self.assertRaises(weir.BadPointer, block.free)
+            self.assertEqual((closed[3:], pool._streams), ([kept], {}))
+
+    def test_whatever_takes_a_stream_takes_a_number(self):
+        memory, event = weir.Allocator(self.device), weir.Event(self.device)
+        for stream in (self.stream, self.stream.handle, unittest.mock.Mock(spec=["ptr"], ptr=self.stream.handle), None, 0):
+            event.record(stream)
+            event.synchronize()
+            self.assertTrue(event.is_complete)
+        self.assertRaises(TypeError, event.record, "stream")
+        for stream in (self.stream, self.stream.handle):
+            with memory.capture(stream) as capture:
+                self.assertEqual([pool.name for pool in memory.snapshot().pools], ["", "graph"])
+                capture.end()
 
 
 class Threads(Case):

@@ -79,7 +79,8 @@ def forget():
     global memory, stream, machine
     del memory, stream, machine
     gc.collect()
-    print(sorted(called), weir._native.is_forked(), flush=True)
+    print(sorted(called), os.getpid() != parent, flush=True)
+parent = os.getpid()
 child = os.fork()
 if child == 0:
     forget()
@@ -89,6 +90,34 @@ forget()
 """)
         self.expect_silence(ran, "[] True\n['Allocator', 'BinPool', 'BufferPool', 'Event', 'Runtime', 'Stream', "
                                  "'free', 'free', 'free', 'free'] False\n")
+
+    def test_a_forked_child_frees_what_it_opened_itself(self):
+        for parent in ("import os, sys, weir", BEGIN):  # the package alone, and a machine and blocks too
+            with self.subTest(parent=parent):
+                self.expect_silence(run(parent + """
+def work():
+    machine = weir.Runtime(runtime="sim", sim_capacity="1GiB")
+    device = machine.device(0)
+    memory, stream, event = weir.Allocator(device), weir.Stream(device), weir.Event(device)
+    for _ in range(20):
+        memory.allocate(100 << 20, stream)  # dropped at once
+    print(memory.stats().blocks.current, memory.stats().allocations)
+    pools = weir.PinnedPool(device), weir.StreamPool(device), weir.BufferPool()
+    pools[0].allocate(4096), pools[1].allocate(4096, stream), pools[2].take(4096, stream)
+    print(pools[0].stats().blocks.current, pools[1].stats().allocations.current, pools[2].stats().taken.current)
+    closed = []
+    for owned in (event, stream, machine):
+        owned._close_quietly = lambda handle, name=type(owned).__name__: closed.append(name) or 0
+    del memory, pools
+    del event, stream, owned
+    del device, machine
+    print(sorted(closed), weir.reported_errors(), flush=True)
+child = os.fork()
+if child == 0:
+    work()
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""), "0 20\n0 0 0\n['Event', 'Runtime', 'Stream'] 0\n0\n")
 
     def test_a_machine_without_a_driver_says_so(self):
         ran = run("""

@@ -3,6 +3,7 @@
 
 import importlib
 import sys
+import threading
 import types
 import unittest
 import warnings
@@ -13,7 +14,7 @@ import support  # noqa: F401  (the package's path)
 from weir._uses import UndeclaredUse, UseBook
 
 BLOCK, OTHER = 0x1000, 0x2000
-OWN, SIDE, THIRD = 0, 7, 8
+OWN, SIDE, THIRD = 0, 7, 8  # streams of device 0
 USED = (("train.py", 12, "step"),)
 FREED = (("train.py", 30, "main"),)
 
@@ -22,10 +23,10 @@ class Book(unittest.TestCase):
     def setUp(self):
         self.stack = USED
         self.book = UseBook(lambda: self.stack)
-        self.book.allocated(BLOCK, OWN)
+        self.book.allocated(BLOCK, (0, OWN))
 
     def use(self, stream=SIDE, operation="aten::add"):
-        self.book.used(BLOCK, stream, operation)
+        self.book.used(BLOCK, (0, stream), operation)
 
     def free(self):
         self.stack = FREED
@@ -48,47 +49,47 @@ class Book(unittest.TestCase):
 
     def test_a_declared_stream_is_covered_before_and_behind_its_use(self):
         self.use()
-        self.book.declared(BLOCK, SIDE)
+        self.book.declared(BLOCK, (0, SIDE))
         self.use()
         self.use(THIRD)
         self.assertEqual([each.used_on for each in self.free()], [THIRD])
 
     def test_a_wait_of_its_stream_covers_what_was_queued_before_the_event(self):
         self.use()
-        self.book.event_recorded(1, SIDE)
-        self.book.event_waited(1, OWN)
+        self.book.event_recorded(1, (0, SIDE))
+        self.book.event_waited(1, (0, OWN))
         self.assertEqual(self.free(), [])
 
     def test_a_wait_does_not_cover_what_was_queued_behind_the_event(self):
-        self.book.event_recorded(1, SIDE)
+        self.book.event_recorded(1, (0, SIDE))
         self.use()
-        self.book.event_waited(1, OWN)
+        self.book.event_waited(1, (0, OWN))
         self.assertEqual([each.used_on for each in self.free()], [SIDE])
 
     def test_an_event_is_what_it_was_last_recorded_as(self):
-        self.book.event_recorded(1, SIDE)
+        self.book.event_recorded(1, (0, SIDE))
         self.use()
-        self.book.event_recorded(1, SIDE)
-        self.book.event_waited(1, OWN)
+        self.book.event_recorded(1, (0, SIDE))
+        self.book.event_waited(1, (0, OWN))
         self.assertEqual(self.free(), [])
 
     def test_a_wait_of_another_stream_does_not_help(self):
         self.use()
-        self.book.event_recorded(1, SIDE)
-        self.book.event_waited(1, THIRD)
+        self.book.event_recorded(1, (0, SIDE))
+        self.book.event_waited(1, (0, THIRD))
         self.assertEqual([each.used_on for each in self.free()], [SIDE])
 
     def test_order_goes_on_from_stream_to_stream(self):
         self.use()
-        self.book.event_recorded(1, SIDE)
-        self.book.event_waited(1, THIRD)
-        self.book.event_recorded(2, THIRD)
-        self.book.event_waited(2, OWN)
+        self.book.event_recorded(1, (0, SIDE))
+        self.book.event_waited(1, (0, THIRD))
+        self.book.event_recorded(2, (0, THIRD))
+        self.book.event_waited(2, (0, OWN))
         self.assertEqual(self.free(), [])
 
     def test_the_host_that_waited_for_the_stream_the_event_or_the_device_covers_it(self):
-        for wait in (lambda book: book.stream_synchronized(SIDE), lambda book: book.device_synchronized(),
-                     lambda book: (book.event_recorded(1, SIDE), book.event_synchronized(1))):
+        for wait in (lambda book: book.stream_synchronized((0, SIDE)), lambda book: book.device_synchronized(0),
+                     lambda book: (book.event_recorded(1, (0, SIDE)), book.event_synchronized(1))):
             self.setUp()
             self.use()
             wait(self.book)
@@ -96,30 +97,91 @@ class Book(unittest.TestCase):
 
     def test_the_host_that_waited_for_another_stream_or_too_soon_does_not(self):
         self.use()
-        self.book.stream_synchronized(THIRD)
+        self.book.stream_synchronized((0, THIRD))
         self.assertEqual(len(self.free()), 1)
-        self.book.allocated(BLOCK, OWN)
-        self.book.device_synchronized()
+        self.book.allocated(BLOCK, (0, OWN))
+        self.book.device_synchronized(0)
         self.use()
         self.assertEqual(len(self.free()), 1)
 
     def test_a_deleted_event_is_forgotten(self):
         self.use()
-        self.book.event_recorded(1, SIDE)
+        self.book.event_recorded(1, (0, SIDE))
         self.book.event_deleted(1)
-        self.book.event_waited(1, OWN)
+        self.book.event_waited(1, (0, OWN))
         self.assertEqual(len(self.free()), 1)
 
     def test_a_new_block_at_the_same_address_begins_anew(self):
         self.use()
         self.free()
-        self.book.allocated(BLOCK, SIDE)
+        self.book.allocated(BLOCK, (0, SIDE))
         self.assertEqual(self.book.freed(BLOCK), [])
 
     def test_blocks_that_were_there_before_are_left_alone(self):
-        self.book.used(OTHER, SIDE, "aten::add")
-        self.book.declared(OTHER, SIDE)
+        self.book.used(OTHER, (0, SIDE), "aten::add")
+        self.book.declared(OTHER, (0, SIDE))
         self.assertEqual(self.book.freed(OTHER), [])
+
+    def test_default_streams_of_two_devices_are_two_streams(self):
+        def used_by_the_other_device():
+            self.book.allocated(BLOCK, (0, 0))
+            self.book.used(BLOCK, (1, 0), "aten::copy_")
+
+        used_by_the_other_device()
+        found = self.free()
+        self.assertEqual([(each.stream, each.device, each.used_on, each.used_on_device) for each in found],
+                         [(0, 0, 0, 1)])
+        self.assertIn("freed on stream 0x0 of device 0 while stream 0x0 of device 1 may still use it", str(found[0]))
+        used_by_the_other_device()
+        self.book.device_synchronized(0)
+        self.assertEqual(len(self.free()), 1)
+        used_by_the_other_device()
+        self.book.device_synchronized(1)
+        self.assertEqual(self.free(), [])
+
+    def test_finalizers_may_call_it_in_the_middle_of_a_call(self):
+        # The stack is made where Python may collect garbage, and so is every other object.
+        def collected():
+            if not self.inside:
+                self.inside = True
+                self.found += self.book.freed(OTHER)
+                self.book.event_deleted(1)
+                self.book.used(BLOCK, (0, THIRD), "aten::add")
+                self.inside = False
+            return USED
+
+        class Key(tuple):
+            def __hash__(key):
+                collected()
+                return super().__hash__()
+
+            __eq__ = tuple.__eq__
+
+        def program():
+            for _ in range(3):
+                self.book.allocated(OTHER, (0, OWN))
+                self.inside = True
+                self.book.used(OTHER, (0, THIRD), "aten::mul")
+                self.inside = False
+                self.book.used(OTHER, (0, SIDE), "aten::add")
+                self.book.allocated(OTHER, Key((0, SIDE)))
+                self.book.event_recorded(1, Key((0, SIDE)))
+                self.book.event_waited(1, Key((0, OWN)))
+                self.book.stream_synchronized(Key((0, SIDE)))
+                self.book.device_synchronized(0)
+                self.book.used(BLOCK, Key((0, SIDE)), "aten::sub")
+            self.ended = True
+
+        self.inside, self.found, self.ended = False, [], False
+        self.book = UseBook(collected)
+        self.book.allocated(BLOCK, (0, OWN))
+        thread = threading.Thread(target=program, daemon=True)  # it does not end where it waits for itself
+        thread.start()
+        thread.join(30)
+        self.assertTrue(self.ended)
+        self.assertEqual({(each.used_on, each.operation) for each in self.found}, {(THIRD, "aten::mul")})
+        self.assertEqual([(each.used_on, each.operation) for each in self.book.freed(BLOCK)],
+                         [(THIRD, "aten::add"), (SIDE, "aten::sub")])
 
     def test_it_is_put_into_words(self):
         self.use()
@@ -161,6 +223,7 @@ class FakeTorch:
         self.active = False
         self.entered = []
         self.stream = OWN
+        self.device = 0
         for each in ("memory_allocation", "memory_deallocation", "event_record", "event_wait", "event_deletion",
                      "event_synchronization", "stream_synchronization", "device_synchronization"):
             setattr(self.modules["torch.cuda._gpu_trace"], "register_callback_for_" + each,
@@ -168,6 +231,7 @@ class FakeTorch:
         torch.__file__ = "/usr/lib/torch/__init__.py"
         torch._C = SimpleNamespace(_activate_gpu_trace=lambda: setattr(self, "active", True))
         torch.cuda.current_stream = lambda device=None: SimpleNamespace(cuda_stream=self.stream)
+        torch.cuda.current_device = lambda: self.device
         torch.cuda.Stream = lambda stream_id, device_index, device_type: SimpleNamespace(cuda_stream=stream_id)
         torch.Tensor = Tensor
         torch.utils._pytree.tree_flatten = lambda value: (value if isinstance(value, list) else [value], None)
@@ -181,9 +245,8 @@ class FakeTorch:
 
 
 class Tensor:
-    device = "cuda:0"
-
-    def __init__(self, address, is_cuda=True):
+    def __init__(self, address, is_cuda=True, device=0):
+        self.device = SimpleNamespace(index=device)
         self.is_cuda = is_cuda
         self.address = address
 
@@ -251,6 +314,21 @@ class Torch(unittest.TestCase):
         self.run_operation(record, Tensor(BLOCK), SimpleNamespace(stream_id=SIDE, device_index=0, device_type=1))
         self.tell["memory_deallocation"](BLOCK)
         self.assertEqual(self.found, [])
+
+    def test_default_streams_of_two_devices_are_two_streams(self):
+        for device, wait in ((0, None), (0, "stream_synchronization"), (1, "stream_synchronization"),
+                             (0, "device_synchronization"), (1, "device_synchronization")):
+            with self.subTest(device=device, wait=wait):
+                self.found.clear()
+                self.tell["memory_allocation"](BLOCK)
+                self.read(Tensor(BLOCK, device=1))
+                self.fake.device = device  # that is waited for
+                if wait is not None:
+                    self.tell[wait](*([OWN] if wait == "stream_synchronization" else []))
+                self.fake.device = 0
+                self.tell["memory_deallocation"](BLOCK)
+                self.assertEqual([(each.device, each.used_on_device) for each in self.found],
+                                 [] if device == 1 else [(0, 1)])
 
     def test_events_and_synchronisations_order(self):
         for wait in (lambda: (self.tell["event_record"](5, SIDE), self.tell["event_wait"](5, OWN)),

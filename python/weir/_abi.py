@@ -139,8 +139,8 @@ struct weir_pool_info {
   uint32_t id;
   uint64_t block_count;
   uint64_t physical_count;
-  weir_memory_stats stats;
   char name[128];
+  weir_memory_stats stats;
 };
 struct weir_physical_info {
   uint32_t struct_size;
@@ -276,6 +276,7 @@ weir_error weir_device_get_memory(weir_runtime* runtime, int32_t device, uint64_
 weir_error weir_device_synchronize(weir_runtime* runtime, int32_t device);
 weir_error weir_stream_create(weir_runtime* runtime, int32_t device, uint32_t flags, int32_t priority, weir_stream** stream);
 weir_error weir_stream_wrap(weir_runtime* runtime, int32_t device, void* native, weir_stream** stream);
+weir_error weir_stream_duplicate(weir_stream* stream, weir_stream** duplicate);
 weir_error weir_stream_close(weir_stream* stream);
 weir_error weir_stream_get_native(weir_stream* stream, void** native);
 weir_error weir_stream_get_id(weir_stream* stream, uint64_t* id);

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import itertools
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ from . import _native, _stats, _suspend
 from ._block import Block, Memory
 from ._errors import Error, OutOfMemory
 from ._machine import (Device, Options, Owned, Runtime, Size, Stream, as_bytes, native_stream,
-                       options_text)
+                       options_text, stream_argument)
 from ._native import lib, structure
 from ._stats import BlockInfo, RecorderStats, Snapshot, Stats, ask
 from ._suspend import Progress, ResumeOutcome, SuspendOutcome, SuspendStats
@@ -76,8 +77,7 @@ class Allocator(Memory, close="weir_allocator_close"):
         """The process's own for a device, which plug-ins share. It cannot be closed."""
         allocator = cls.__new__(cls)
         allocator.device = Runtime.default().device(device)
-        allocator._handle = _native.new(lib.weir_default_allocator, device)
-        allocator._shared = True
+        allocator._share(_native.new(lib.weir_default_allocator, device))
         return allocator
 
     def _live(self) -> int:
@@ -144,14 +144,8 @@ class Allocator(Memory, close="weir_allocator_close"):
                       free: Callable[..., int] = _quiet_free) -> None:
         free(self._handle, ptr)
 
-    @contextlib.contextmanager
-    def _as_stream(self, stream: Any) -> Iterator[Optional[int]]:
-        """For calls that take only streams that weir knows."""
-        if stream is None or isinstance(stream, Stream):
-            yield stream and stream._handle
-        else:
-            with Stream.wrap(self.device, stream) as known:
-                yield known._handle
+    def _as_stream(self, stream: Any) -> "contextlib.AbstractContextManager[Optional[int]]":
+        return stream_argument(self.device, stream)
 
     def size_of(self, ptr: Union[int, Block]) -> int:
         """The size that was asked for, of the block that begins there."""
@@ -360,7 +354,7 @@ class Allocator(Memory, close="weir_allocator_close"):
         """
         return Pool(self, name, exportable=exportable, suspendable=suspendable, **eviction)
 
-    def capture(self, stream: Stream) -> "Capture":
+    def capture(self, stream: Any) -> "Capture":
         """The memory of one graph; begin it before the capture of the stream begins."""
         return Capture(self, stream)
 
@@ -375,17 +369,11 @@ class Reclaim(Owned, close="weir_callback_close"):
 
     def __init__(self, allocator: Allocator, callback: Callable[[int], bool]) -> None:
         self._callback: Optional[Callable[[int], bool]] = callback
-        myself = weakref.ref(self)
-
-        def called(_: Any, needed: int) -> int:
-            me = myself()
-            return 0 if me is None else me._ask(needed)
-
-        function = _native.types.known["weir_reclaim_callback"](called)
-        # A call may have begun on another thread when the registration ends, so the function, which
-        # holds nothing of the user's, stays for good.
-        _called_by_the_library.append(function)
-        self._own(_native.new(lib.weir_allocator_on_out_of_memory, allocator._handle, function, None))
+        # A call may have begun on another thread when the registration ends. So the library knows one function
+        # that stays for good, and a number that is never used twice.
+        self._number = next(_numbers)
+        _reclaims[self._number] = self
+        self._own(_native.new(lib.weir_allocator_on_out_of_memory, allocator._handle, _reclaim, self._number))
 
     def _ask(self, needed: int) -> int:
         callback = self._callback
@@ -400,7 +388,16 @@ class Reclaim(Owned, close="weir_callback_close"):
         super().close()
 
 
-_called_by_the_library: List[Any] = []
+_reclaims: "weakref.WeakValueDictionary[int, Reclaim]" = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
+
+
+def _called(number: int, needed: int) -> int:
+    registered = _reclaims.get(number)
+    return 0 if registered is None else registered._ask(needed)
+
+
+_reclaim = _native.types.known["weir_reclaim_callback"](_called)
 
 
 class Pool(Owned, close="weir_pool_close"):
@@ -497,9 +494,10 @@ class Capture(Owned, close="weir_capture_close"):
     begins; end() when it is over. The memory stays as long as this object, or a graph it was kept with.
     """
 
-    def __init__(self, allocator: Allocator, stream: Stream) -> None:
+    def __init__(self, allocator: Allocator, stream: Any) -> None:
         self.allocator = allocator
-        self._own(_native.new(lib.weir_capture_begin, allocator._handle, stream._handle))
+        with allocator._as_stream(stream) as known:
+            self._own(_native.new(lib.weir_capture_begin, allocator._handle, known))
 
     def _words(self) -> str:
         return f"of device {self.allocator.device.number}"
@@ -555,7 +553,9 @@ class Recorder(Owned, close="weir_recorder_stop"):
 # --- Allocators of plug-ins -------------------------------------------------------------------------
 
 _shared: Dict[Any, Allocator] = {}
-_shared_lock = threading.Lock()
+# Recursive, as every lock here that is held while objects are made: a finalizer that the garbage collector runs
+# there, on the same thread, may call weir.
+_shared_lock = threading.RLock()
 
 
 def process_allocator(device: int, options: str = "") -> Allocator:
@@ -564,8 +564,9 @@ def process_allocator(device: int, options: str = "") -> Allocator:
     with _shared_lock:
         key = (device, options)
         if key not in _shared:
-            _shared[key] = (Allocator(Runtime.default().device(device), unannounced_ends(options))
-                            if options else Allocator.default(device))
+            created = (Allocator(Runtime.default().device(device), unannounced_ends(options))
+                       if options else Allocator.default(device))
+            _shared.setdefault(key, created)
         return _shared[key]
 
 

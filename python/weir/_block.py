@@ -2,8 +2,9 @@
 
 from typing import Any, Callable, Dict, Optional
 
+from ._errors import BadPointer, MemoryDamaged
 from ._machine import Owned, native_stream
-from ._native import is_forked
+from ._native import process
 
 
 class Memory(Owned):
@@ -27,8 +28,8 @@ class Memory(Owned):
         """How many blocks are live."""
         raise NotImplementedError
 
-    def __del__(self, forked: Callable[[], bool] = is_forked) -> None:
-        if not self._closed and not forked():
+    def __del__(self, process: Callable[[], int] = process) -> None:
+        if not self._closed and self._process == process():
             self._abandoned = True
             self._close_if_empty()
 
@@ -63,11 +64,18 @@ class Block:
 
     def free(self, stream: Any = None) -> None:
         """Frees the memory, ordered on `stream` instead of its own where one is given. A second call
-        does nothing."""
+        does nothing. One that fails leaves the block as it was, unless the memory was freed already."""
         ptr, self.ptr = self.ptr, 0
         memory, self._memory = self._memory, None
         if ptr and memory is not None:
-            memory._free(ptr, self.nbytes, stream, self.stream)
+            try:
+                memory._free(ptr, self.nbytes, stream, self.stream)
+            except (BadPointer, MemoryDamaged):
+                self.stream = None
+                raise
+            except BaseException:
+                self.ptr, self._memory = ptr, memory
+                raise
         self.stream = None
 
     def release(self) -> int:
@@ -104,9 +112,9 @@ class Block:
         self.free()
 
     # The default is bound now: at the end of the process the module may be empty.
-    def __del__(self, forked: Callable[[], bool] = is_forked) -> None:
+    def __del__(self, process: Callable[[], int] = process) -> None:
         ptr, memory = getattr(self, "ptr", 0), getattr(self, "_memory", None)
-        if ptr and memory is not None and not forked():
+        if ptr and memory is not None and memory._process == process():
             self.ptr = 0
             memory._free_quietly(ptr, self.nbytes, self.stream)
             if memory._abandoned:

@@ -181,6 +181,10 @@ class UnifiedBuffer(Owned, close="weir_buffer_close"):
 # --- Buffer pools -----------------------------------------------------------------------------------
 
 
+def _foreign_address() -> ValueError:
+    return ValueError("weir: the address is not that of a buffer taken from this pool")
+
+
 class BufferPool(Memory, close="weir_buffer_pool_close"):
     """Plain device memory on all devices, cached by device and rounded size, up to bounds.
 
@@ -236,7 +240,7 @@ class BufferPool(Memory, close="weir_buffer_pool_close"):
     def _buffer(self, ptr: int) -> int:
         buffer = self._buffers.get(ptr)
         if buffer is None:
-            raise ValueError("weir: the address is not that of a buffer taken from this pool")
+            raise _foreign_address()
         return buffer
 
     def record_stream(self, ptr: Union[int, Block], stream: Optional[Stream]) -> None:
@@ -246,12 +250,19 @@ class BufferPool(Memory, close="weir_buffer_pool_close"):
     def deallocate(self, ptr: int, stream: Optional[Stream] = None) -> None:
         """Frees an address that Block.release() passed on: on the stream it was taken for, or on another,
         which has been made to wait for the work that used it."""
-        buffer = self._buffer(ptr)
-        if stream is None:
-            lib.weir_buffer_close(buffer)
-        else:
-            lib.weir_buffer_pool_free(self._handle, buffer, known_stream(stream))
-        self._buffers.pop(ptr, None)
+        target = known_stream(stream)
+        # Taken out first: once the buffer is freed another thread may be given one at the same address.
+        buffer = self._buffers.pop(ptr, None)
+        if buffer is None:
+            raise _foreign_address()
+        if target is None:
+            lib.weir_buffer_close(buffer)  # closed whatever the outcome is
+            return
+        try:
+            lib.weir_buffer_pool_free(self._handle, buffer, target)
+        except BaseException:
+            self._buffers[ptr] = buffer
+            raise
 
     def _free(self, ptr: int, nbytes: int, stream: Any, own_stream: Any) -> None:
         self.deallocate(ptr, stream)

@@ -1,5 +1,6 @@
 """Runtimes, devices, streams and events."""
 
+import contextlib
 import ctypes
 import operator
 import re
@@ -7,7 +8,7 @@ from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple, Unio
 
 from . import _native
 from ._errors import Closed, Error, InvalidArgument
-from ._native import is_forked, lib, quiet, structure
+from ._native import lib, process, quiet, structure
 from ._stats import CaptureStatus, DeviceInfo, device_info
 
 Options = Union[str, Mapping[str, Any], None]
@@ -61,6 +62,7 @@ class Owned:
     _handle = 0
     _closed = True  # until there is a handle
     _shared = False  # the process's, and not ours to close
+    _process = 0  # that opened it; a forked child of it leaves the object alone
     _close_quietly: Callable[..., int]
 
     def __init_subclass__(cls, close: str = "", **more: Any) -> None:
@@ -69,7 +71,11 @@ class Owned:
             cls._close_quietly = staticmethod(quiet(close))
 
     def _own(self, handle: int) -> None:
-        self._handle, self._closed = handle, False
+        self._handle, self._closed, self._process = handle, False, process()
+
+    def _share(self, handle: int) -> None:
+        """A handle of the process's own object, which is never closed."""
+        self._handle, self._shared, self._process = handle, True, process()
 
     def close(self) -> None:
         if not self._closed:
@@ -106,8 +112,8 @@ class Owned:
             return f"<{name}>"
 
     # The default is bound now: at the end of the process the module may be empty.
-    def __del__(self, forked: Callable[[], bool] = is_forked) -> None:
-        if not self._closed and not forked():
+    def __del__(self, process: Callable[[], int] = process) -> None:
+        if not self._closed and self._process == process():
             self._closed = True
             self._close_quietly(self._handle)
 
@@ -131,7 +137,7 @@ class Runtime(Owned, close="weir_runtime_close"):
     def default(cls) -> "Runtime":
         """The process's own, which plug-ins share. It cannot be closed."""
         runtime = cls.__new__(cls)
-        runtime._handle = _native.new(lib.weir_default_runtime)  # and not ours to close
+        runtime._share(_native.new(lib.weir_default_runtime))
         return runtime
 
     def _info(self) -> Any:
@@ -270,9 +276,10 @@ class Event(Owned, close="weir_event_close"):
     def _words(self) -> str:
         return f"of device {self.device.number}, {'complete' if self.is_complete else 'pending'}"
 
-    def record(self, stream: Optional[Stream] = None) -> None:
+    def record(self, stream: Any = None) -> None:
         """Behind what is queued on the stream so far; None is the legacy stream."""
-        lib.weir_event_record(self._handle, None if stream is None else stream._handle)
+        with stream_argument(self.device, stream) as known:
+            lib.weir_event_record(self._handle, known)
 
     @property
     def is_complete(self) -> bool:
@@ -305,6 +312,16 @@ def native_stream(stream: Any) -> int:
         if value is not None:
             return int(getattr(value, "value", value) or 0)
     raise TypeError(f"weir: this is no stream: {stream!r}")
+
+
+@contextlib.contextmanager
+def stream_argument(device: Device, stream: Any) -> Iterator[Optional[int]]:
+    """The handle of any stream, for calls that take only streams that weir knows."""
+    if stream is None or isinstance(stream, Stream):
+        yield stream and stream._handle
+    else:
+        with Stream.wrap(device, stream) as known:
+            yield known._handle
 
 
 def watch_stream(stream: Any, device: Optional[Device] = None) -> None:

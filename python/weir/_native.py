@@ -226,21 +226,9 @@ def library_path() -> Optional[str]:
 
 # --- Calling ----------------------------------------------------------------------------------------
 
-# In a forked child nothing of the parent's can be used or freed: the library says so to whoever asks,
-# and what is only dropped is dropped in silence.
-_forked = False
-
-
-def _mark_forked() -> None:
-    global _forked
-    _forked = True
-
-
-os.register_at_fork(after_in_child=_mark_forked)
-
-
-def is_forked() -> bool:
-    return _forked
+# In a forked child nothing that the parent opened can be used or freed: the library refuses such calls, and
+# finalizers make none. So objects remember the process that opened them.
+process: Callable[[], int] = os.getpid
 
 
 def text(value: str) -> bytes:

@@ -1,17 +1,19 @@
 """The driver's stream-ordered pools, and pools of whole blocks: pinned memory, plain device memory."""
 
+import contextlib
 import ctypes
-from typing import Any, Callable, Iterable, Optional, Set, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Set, Union
 
 from . import _native
 from ._allocator import NO_LIMIT
 from ._block import Block, Memory
-from ._errors import NotSupported
+from ._errors import BadPointer, InvalidArgument, NotSupported
 from ._machine import Device, Size, Stream, as_bytes
 from ._native import lib, structure
 from ._stats import AccessRights, PoolStats, StreamPoolAttribute, StreamPoolStats, ask
 
 _block_pool_free = _native.quiet("weir_block_pool_free")
+_stream_close = _native.quiet("weir_stream_close")
 _stream_pool_close = _native.quiet("weir_stream_pool_close")
 _stream_pool_free = _native.quiet("weir_stream_pool_deallocate")
 
@@ -64,6 +66,9 @@ class StreamPool(Memory):
     def _open(self, device: Device, call: Callable[..., Any], *arguments: Any) -> None:
         self.device = device
         self._imported: Set[int] = set()  # addresses of another process's memory
+        # By address: handles of the blocks' streams. The program may close its own before it frees the blocks,
+        # and a garbage collection may finalize a stream before them.
+        self._streams: Dict[int, int] = {}
         self._own(_native.new(call, device.runtime._handle, device.number, *arguments))
 
     @staticmethod
@@ -89,26 +94,65 @@ class StreamPool(Memory):
     def allocate(self, nbytes: Size, stream: Optional[Stream] = None, *, alignment: int = 0) -> Block:
         nbytes = as_bytes(nbytes)
         pointer = ctypes.c_void_p()
-        lib.weir_stream_pool_allocate(self._handle, nbytes, alignment, known_stream(stream), ctypes.byref(pointer))
+        with self._kept(stream, pointer) as known:
+            lib.weir_stream_pool_allocate(self._handle, nbytes, alignment, known, ctypes.byref(pointer))
         return Block(self, pointer.value or 0, nbytes, stream)
+
+    @contextlib.contextmanager
+    def _kept(self, stream: Optional[Stream], pointer: Any) -> Iterator[Optional[int]]:
+        """A handle of the stream for a call, and then for the block that the call writes to `pointer`."""
+        known = known_stream(stream)
+        if known is not None:
+            known = _native.new(lib.weir_stream_duplicate, known)
+        try:
+            yield known
+            if known is not None and pointer.value:
+                self._streams[pointer.value], known = known, None
+        finally:
+            if known is not None:
+                _stream_close(known)
 
     def deallocate(self, ptr: int, stream: Optional[Stream] = None, *, size: Optional[int] = None) -> None:
         """Frees an address that Block.release() passed on. The stream may be any that has been made to wait
         for the work that used the memory; None is the legacy stream. With `size`, also checks that it is
         the one requested."""
-        if size is None:
-            lib.weir_stream_pool_deallocate(self._handle, ptr, known_stream(stream))
-        else:
-            lib.weir_stream_pool_deallocate_sized(self._handle, ptr, size, known_stream(stream))
+        self._deallocate(ptr, known_stream(stream), size)
+
+    def _deallocate(self, ptr: int, target: Optional[int], size: Optional[int] = None) -> None:
+        # Taken out first: once the memory is freed another thread may be given some at the same address.
+        own, is_imported = self._streams.pop(ptr, None), ptr in self._imported
         self._imported.discard(ptr)
+        is_gone = True
+        try:
+            if size is None:
+                lib.weir_stream_pool_deallocate(self._handle, ptr, target)
+            else:
+                lib.weir_stream_pool_deallocate_sized(self._handle, ptr, size, target)
+        except BadPointer:
+            raise
+        except BaseException as problem:
+            # A wrong size is an error, and the memory is freed all the same.
+            is_gone = size is not None and isinstance(problem, InvalidArgument)
+            raise
+        finally:
+            if not is_gone and is_imported:
+                self._imported.add(ptr)
+            if own is not None:
+                if is_gone:
+                    _stream_close(own)
+                else:
+                    self._streams[ptr] = own
 
     def _free(self, ptr: int, nbytes: int, stream: Any, own_stream: Any) -> None:
-        self.deallocate(ptr, stream or own_stream)
+        self._deallocate(ptr, self._streams.get(ptr) if stream is None else known_stream(stream))
 
     def _free_quietly(self, ptr: int, nbytes: int, own_stream: Any,
-                      free: Callable[..., int] = _stream_pool_free) -> None:
-        free(self._handle, ptr, own_stream and own_stream._handle)
+                      free: Callable[..., int] = _stream_pool_free, close: Callable[..., int] = _stream_close) -> None:
+        own = self._streams.pop(ptr, None)
         self._imported.discard(ptr)
+        free(self._handle, ptr, own)
+        if own is not None:
+            close(own)
 
     # --- Attributes -----------------------------------------------------------------------------
 
@@ -174,8 +218,9 @@ class StreamPool(Memory):
         if len(exported) != 64:
             raise ValueError("weir: an exported pointer has 64 bytes")
         pointer, size = ctypes.c_void_p(), ctypes.c_uint64()
-        lib.weir_stream_pool_import_pointer(self._handle, (ctypes.c_uint8 * 64)(*exported), known_stream(stream),
-                                            ctypes.byref(pointer), ctypes.byref(size))
+        with self._kept(stream, pointer) as known:
+            lib.weir_stream_pool_import_pointer(self._handle, (ctypes.c_uint8 * 64)(*exported), known,
+                                                ctypes.byref(pointer), ctypes.byref(size))
         block = Block(self, pointer.value or 0, size.value, stream)
         self._imported.add(block.ptr)
         return block

@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ._uses import Stack, UndeclaredUse, UseBook
+from ._uses import Stack, Stream, UndeclaredUse, UseBook
 
 Report = Callable[[UndeclaredUse], None]
 
@@ -68,19 +68,24 @@ def _tell(found: UndeclaredUse) -> None:
 def _listen(book: UseBook) -> None:
     import torch.cuda._gpu_trace as gpu_trace
 
+    # torch tells the number of a stream, and makes its device the current one meanwhile.
+    def at(stream: int) -> Stream:
+        return torch.cuda.current_device(), stream
+
     def freed(address: int) -> None:
         for found in book.freed(address):
             _tell(found)
 
     gpu_trace.register_callback_for_memory_allocation(
-        lambda address: book.allocated(address, torch.cuda.current_stream().cuda_stream))
+        lambda address: book.allocated(address, at(torch.cuda.current_stream().cuda_stream)))
     gpu_trace.register_callback_for_memory_deallocation(freed)
-    gpu_trace.register_callback_for_event_record(book.event_recorded)
-    gpu_trace.register_callback_for_event_wait(book.event_waited)
+    gpu_trace.register_callback_for_event_record(lambda event, stream: book.event_recorded(event, at(stream)))
+    gpu_trace.register_callback_for_event_wait(lambda event, stream: book.event_waited(event, at(stream)))
     gpu_trace.register_callback_for_event_deletion(book.event_deleted)
     gpu_trace.register_callback_for_event_synchronization(book.event_synchronized)
-    gpu_trace.register_callback_for_stream_synchronization(book.stream_synchronized)
-    gpu_trace.register_callback_for_device_synchronization(book.device_synchronized)
+    gpu_trace.register_callback_for_stream_synchronization(lambda stream: book.stream_synchronized(at(stream)))
+    gpu_trace.register_callback_for_device_synchronization(
+        lambda: book.device_synchronized(torch.cuda.current_device()))
     torch._C._activate_gpu_trace()
 
 
@@ -108,7 +113,7 @@ class _Operations(TorchDispatchMode):
         address = _address_of(tensor)
         if address is not None:
             stream = torch.cuda.Stream(stream_id=s.stream_id, device_index=s.device_index, device_type=s.device_type)
-            self._uses.declared(address, stream.cuda_stream)
+            self._uses.declared(address, (s.device_index, stream.cuda_stream))
 
     def _tell(self, name: str, values: Iterator[Any]) -> None:
         seen: Set[int] = set()
@@ -117,7 +122,8 @@ class _Operations(TorchDispatchMode):
                 address = _address_of(leaf)
                 if address is not None and address not in seen:
                     seen.add(address)
-                    self._uses.used(address, torch.cuda.current_stream(leaf.device).cuda_stream, name)
+                    stream = torch.cuda.current_stream(leaf.device).cuda_stream
+                    self._uses.used(address, (leaf.device.index, stream), name)
 
 
 def _used_arguments(schema: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Iterator[Any]:

@@ -1,7 +1,7 @@
 """Who uses which block on which stream, and whether the free of a block came too early for one of them.
 
 Knows no torch: whoever sees the program's calls tells of them, in the order in which the program made them.
-Streams and events are known by their numbers.
+Events are known by their numbers, streams by their devices and numbers: each device has a default stream 0.
 """
 
 import threading
@@ -11,8 +11,10 @@ from typing import Callable, Dict, Hashable, List, Set, Tuple
 Stack = Tuple[Tuple[str, int, str], ...]  # file, line and function, the innermost first
 Stacks = Callable[[], Stack]
 
+Stream = Tuple[int, int]  # device and number
+
 # Of each stream the last operation that is known to come before.
-_Clock = Dict[int, int]
+_Clock = Dict[Stream, int]
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,15 @@ class UndeclaredUse:
     operation: str
     used_at: Stack
     freed_at: Stack
+    device: int = 0  # of `stream`
+    used_on_device: int = 0
 
     def __str__(self) -> str:
-        return (f"memory at {self.address:#x} was freed on stream {self.stream:#x} while stream {self.used_on:#x} may "
+        freed_on, used_on = f"stream {self.stream:#x}", f"stream {self.used_on:#x}"
+        if self.device != self.used_on_device:
+            freed_on += f" of device {self.device}"
+            used_on += f" of device {self.used_on_device}"
+        return (f"memory at {self.address:#x} was freed on {freed_on} while {used_on} may "
                 f"still use it: {self.operation} was queued there, nobody called record_stream(), and the one "
                 f"stream did not wait for the other\n"
                 f"  used in\n{_lines(self.used_at)}  freed in\n{_lines(self.freed_at)}")
@@ -46,9 +54,9 @@ class _Use:
 
 @dataclass
 class _Block:
-    stream: int
-    uses: Dict[int, _Use] = field(default_factory=dict)  # the last of each other stream
-    declared: Set[int] = field(default_factory=set)
+    stream: Stream
+    uses: Dict[Stream, _Use] = field(default_factory=dict)  # the last of each other stream
+    declared: Set[Stream] = field(default_factory=set)
 
 
 class UseBook:
@@ -57,31 +65,41 @@ class UseBook:
     A use on the block's own stream is always in order, so only those on others are kept. A use is covered if the
     stream was declared (record_stream), if the block's stream waits for it, or if the host has waited. Any thread may
     call. A block whose allocation was not told of is left alone.
+
+    The garbage collector may run wherever objects are made, here too, and its finalizers call the book on the same
+    thread: they free tensors and events. So the lock is recursive, and no call relies on what another such call may
+    change: dictionaries are copied before they are iterated.
     """
 
     def __init__(self, stacks: Stacks = tuple) -> None:
         self._stacks = stacks
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._blocks: Dict[int, _Block] = {}
         self._counts: _Clock = {}  # operations of each stream
-        self._behind: Dict[int, _Clock] = {}  # what each stream comes after
+        self._behind: Dict[Stream, _Clock] = {}  # what each stream comes after
         self._events: Dict[Hashable, _Clock] = {}
         self._finished: _Clock = {}  # what the host has waited for
 
     # --- Blocks ----------------------------------------------------------------------------------
 
-    def allocated(self, address: int, stream: int) -> None:
+    def allocated(self, address: int, stream: Stream) -> None:
+        block = _Block(stream)
         with self._lock:
-            self._blocks[address] = _Block(stream)
+            self._blocks[address] = block
 
-    def used(self, address: int, stream: int, operation: str) -> None:
+    def used(self, address: int, stream: Stream, operation: str) -> None:
         with self._lock:
             number = self._counts[stream] = self._counts.get(stream, 0) + 1
             block = self._blocks.get(address)
-            if block is not None and stream != block.stream:
-                block.uses[stream] = _Use(number, operation, self._stacks())
+        if block is None or stream == block.stream:
+            return
+        use = _Use(number, operation, self._stacks())
+        with self._lock:
+            latest = block.uses.get(stream)
+            if latest is None or latest.number < number:
+                block.uses[stream] = use
 
-    def declared(self, address: int, stream: int) -> None:
+    def declared(self, address: int, stream: Stream) -> None:
         with self._lock:
             block = self._blocks.get(address)
             if block is not None:
@@ -93,25 +111,26 @@ class UseBook:
             block = self._blocks.pop(address, None)
             if block is None:
                 return []
-            early = [(stream, use) for stream, use in block.uses.items()
+            early = [(stream, use) for stream, use in block.uses.copy().items()
                      if stream not in block.declared and not self._is_covered(block, stream, use)]
-            if not early:
-                return []
-            stack = self._stacks()
-            return [UndeclaredUse(address, block.stream, stream, use.operation, use.stack, stack)
-                    for stream, use in early]
+        if not early:
+            return []
+        stack = self._stacks()
+        device, number = block.stream
+        return [UndeclaredUse(address, number, stream[1], use.operation, use.stack, stack, device, stream[0])
+                for stream, use in early]
 
-    def _is_covered(self, block: _Block, stream: int, use: _Use) -> bool:
+    def _is_covered(self, block: _Block, stream: Stream, use: _Use) -> bool:
         ordered = self._behind.get(block.stream, {}).get(stream, 0)
         return max(ordered, self._finished.get(stream, 0)) >= use.number
 
     # --- Order -----------------------------------------------------------------------------------
 
-    def event_recorded(self, event: Hashable, stream: int) -> None:
+    def event_recorded(self, event: Hashable, stream: Stream) -> None:
         with self._lock:
             self._events[event] = self._reached(stream)
 
-    def event_waited(self, event: Hashable, stream: int) -> None:
+    def event_waited(self, event: Hashable, stream: Stream) -> None:
         with self._lock:
             _advance(self._behind.setdefault(stream, {}), self._events.get(event, {}))
 
@@ -123,22 +142,23 @@ class UseBook:
         with self._lock:
             _advance(self._finished, self._events.get(event, {}))
 
-    def stream_synchronized(self, stream: int) -> None:
+    def stream_synchronized(self, stream: Stream) -> None:
         with self._lock:
             _advance(self._finished, self._reached(stream))
 
-    def device_synchronized(self) -> None:
+    def device_synchronized(self, device: int) -> None:
         with self._lock:
-            _advance(self._finished, self._counts)
+            _advance(self._finished, {stream: number for stream, number in self._counts.copy().items()
+                                      if stream[0] == device})
 
-    def _reached(self, stream: int) -> _Clock:
+    def _reached(self, stream: Stream) -> _Clock:
         """What comes before whatever the stream is given next."""
-        reached = dict(self._behind.get(stream, {}))
+        reached = self._behind.get(stream, {}).copy()
         reached[stream] = self._counts.get(stream, 0)
         return reached
 
 
 def _advance(clock: _Clock, other: _Clock) -> None:
-    for stream, number in other.items():
+    for stream, number in other.copy().items():
         if clock.get(stream, 0) < number:
             clock[stream] = number

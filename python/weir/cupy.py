@@ -14,9 +14,9 @@ import collections
 import ctypes
 import gc
 import threading
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from . import _machine, _native
+from . import _native
 from ._allocator import Allocator, plugin_options, process_allocator
 from ._errors import Error, OutOfMemory
 from ._machine import Device, Options, Runtime, Stream, native_stream
@@ -26,6 +26,7 @@ from ._report import allocator_report
 from ._stats import PoolStats, Stats
 
 _LEGACY, _PER_THREAD = (0, 1), 2
+_BY_HAND = 0  # no handle: watch_stream() as the user of a watch
 # How many of CuPy's streams are remembered, so that their allocations need not ask the driver who they
 # are. One that is forgotten, and that no array needs, is given up by weir and may be destroyed.
 _REMEMBERED_STREAMS = 64
@@ -36,6 +37,38 @@ _watch_stream = _native.quiet("weir_watch_stream")
 _unwatch_stream = _native.quiet("weir_unwatch_stream")
 _close_stream = _native.quiet("weir_stream_close")
 _free = _native.quiet("weir_allocator_free")
+
+
+class _Watches:
+    """Who needs weir to watch which stream: allocators' streams and watch_stream(). The last one ends it.
+
+    No locks, as in _Stream: who comes says so and watches; who leaves says so, looks who is there, ends the watch,
+    and looks again.
+    """
+
+    def __init__(self) -> None:
+        self.users: Set[Tuple[int, int]] = set()  # CUstream and user
+
+    def begin(self, native: int, user: int, handle: int) -> int:
+        self.users.add((native, user))
+        return self.watch(handle)
+
+    def end(self, native: int, user: int, handle: int) -> None:
+        self.users.discard((native, user))
+        if self.is_watched(native):
+            return
+        self.unwatch(handle)
+        if self.is_watched(native):
+            self.watch(handle)
+
+    def is_watched(self, native: int) -> bool:
+        return any(each == native for each, _ in self.users.copy())
+
+    watch = staticmethod(_watch_stream)
+    unwatch = staticmethod(_unwatch_stream)
+
+
+_watches = _Watches()
 
 
 class _Stream:
@@ -49,10 +82,10 @@ class _Stream:
     and whoever takes the stream, and whoever lets it go, first says so and then looks at the other.
     """
 
-    __slots__ = ("handle", "stream", "remembered", "users", "watched")
+    __slots__ = ("handle", "native", "stream", "remembered", "users", "watched")
 
     def __init__(self, handle: int, stream: Any) -> None:
-        self.handle, self.stream = handle, stream
+        self.handle, self.native, self.stream = handle, stream.ptr, stream
         self.remembered, self.watched = True, False
         self.users: Set[int] = set()
         self.kept[handle] = self
@@ -60,7 +93,7 @@ class _Stream:
     def begin(self) -> None:
         """Of several for the same stream, one is it."""
         self.watched = True
-        self.watch(self.handle)
+        self.watches.begin(self.native, self.handle, self.handle)
 
     def take(self, user: int) -> bool:
         """Whether the stream stays until leave(user); if not, weir has let go of it already."""
@@ -76,20 +109,21 @@ class _Stream:
         self._let_go_if_unused()
 
     def _let_go_if_unused(self) -> None:
-        if self.remembered or self.users or self.kept.pop(self.handle, None) is None:
+        while not self.remembered and not self.users:
+            if self.kept.pop(self.handle, None) is None:
+                return
+            if self.users:  # somebody came while we left, and may have left again: look once more
+                self.kept[self.handle] = self
+                continue
+            if self.watched:
+                self.watches.end(self.native, self.handle, self.handle)
+            self.close(self.handle)
+            self.stream = None
             return
-        if self.users:  # somebody came while we left
-            self.kept[self.handle] = self
-            return
-        if self.watched:
-            self.unwatch(self.handle)
-        self.close(self.handle)
-        self.stream = None
 
     # Of the class: at the end of the process the module may be empty.
     kept: Dict[int, "_Stream"] = {}
-    watch = staticmethod(_watch_stream)
-    unwatch = staticmethod(_unwatch_stream)
+    watches = _watches
     close = staticmethod(_close_stream)
 
 
@@ -99,7 +133,7 @@ class _Memory:
     def __init__(self, device: int, options: str) -> None:
         self.allocator = process_allocator(device, options)
         self._streams: "collections.OrderedDict[int, _Stream]" = collections.OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def take_stream(self, stream: Any, user: int) -> Optional[_Stream]:
         """weir's handle of a stream of CuPy's own, for the user to leave; None if it cannot have one."""
@@ -147,16 +181,16 @@ class _Owner:
     """Owns the memory of an array: freed, on the stream it was allocated for, when CuPy forgets it. A user
     of its stream."""
 
-    __slots__ = ("ptr", "allocator", "stream", "__weakref__")
+    __slots__ = ("ptr", "allocator", "process", "stream", "__weakref__")
 
     def __init__(self, allocator: int) -> None:
-        self.ptr, self.allocator = 0, allocator
+        self.ptr, self.allocator, self.process = 0, allocator, _native.process()
         self.stream: Optional[_Stream] = None
 
     # The defaults are bound now: at the end of the process the module may be empty.
     def __del__(self, free: Callable[..., int] = _free,
-                forked: Callable[[], bool] = _native.is_forked) -> None:
-        if forked():
+                process: Callable[[], int] = _native.process) -> None:
+        if self.process != process():
             return
         if self.ptr:
             free(self.allocator, self.ptr)
@@ -183,7 +217,7 @@ class _State:
         self.options = options
         self.memories: Dict[int, _Memory] = {}
         self.pinned: Optional[PinnedPool] = None
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
     def memory(self, device: int) -> _Memory:
         memory = self.memories.get(device)
@@ -195,7 +229,8 @@ class _State:
     def pinned_pool(self) -> PinnedPool:
         with self.lock:
             if self.pinned is None:
-                self.pinned = PinnedPool(Device(Runtime.default(), 0))
+                created = PinnedPool(Device(Runtime.default(), 0))
+                self.pinned = self.pinned or created
             return self.pinned
 
 
@@ -205,7 +240,7 @@ _before: Any = None               # CuPy's allocator before enable(); None: not 
 _pinned_too = False
 _stream_pools: List[StreamPool] = []
 _watched: Dict[int, Stream] = {}  # by CUstream; of watch_stream()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def malloc(size: int) -> Any:
@@ -378,34 +413,48 @@ def empty_cache(device: Optional[int] = None) -> int:
     return allocator(device).empty_cache()
 
 
+def _device_of(stream: Any) -> int:
+    """CuPy's current device for a stream that does not know its own."""
+    device = getattr(stream, "device_id", -1)
+    return _device(None) if device < 0 else device
+
+
 def watch_stream(stream: Any) -> None:
     """For a stream on which arrays are used and none is made: weir counts its work, too, before memory that
     was freed leaves its stream. The stream is kept until release_stream(). Streams that arrays were made on
     count without this."""
-    import cupy
-    device = getattr(stream, "device_id", -1)
-    if device < 0:
-        device = cupy.cuda.runtime.getDevice()
-    known = Stream.wrap(_current_state().memory(device).allocator.device, stream)
-    _machine.watch_stream(known)
+    known = Stream.wrap(_current_state().memory(_device_of(stream)).allocator.device, stream)
+    native = native_stream(stream)
     with _lock:
-        _watched[native_stream(stream)] = known
+        before = _watched.get(native)
+        code = _watches.begin(native, _BY_HAND, known._handle)
+        if code:
+            if before is None:
+                _watches.users.discard((native, _BY_HAND))
+            raise _native.last_error(code)
+        _watched[native] = known
 
 
 def release_stream(stream: Any) -> None:
     """Before a stream is destroyed that watch_stream() was told of, or that CuPy does not own
     (cupy.cuda.ExternalStream) and that allocated memory here: weir lets go of it. CuPy's own streams need no
     such call otherwise. One that nobody tells of costs no more than memory that changes streams later."""
-    native = native_stream(stream)
+    native, device = native_stream(stream), _device_of(stream)
     with _lock:
         watched = _watched.pop(native, None)
+        states = list(_states.values())
     if watched is not None:
-        _machine.unwatch_stream(watched)
+        _watches.end(native, _BY_HAND, watched._handle)
         watched.close()
-    for memory in list(_current_state().memories.values()):
+    for memory in [each for state in states for each in list(state.memories.values())]:
         memory.forget_stream(stream)
-        if native not in (*_LEGACY, _PER_THREAD):
+        if native in (*_LEGACY, _PER_THREAD):
+            continue
+        try:
             memory.allocator.release_stream(native)
+        except Error as problem:
+            if problem.name != "bad_stream" or memory.allocator.device.number == device:
+                raise  # otherwise it is a stream of another device
 
 
 # --- The driver's pool ------------------------------------------------------------------------------

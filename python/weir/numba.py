@@ -106,8 +106,8 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
     def reset(self) -> None:
         super().reset()
         with self._lock:
-            self._released += self._live.values()
-            self._live.clear()
+            live, self._live = self._live, {}  # a finalizer that runs now finds its block gone
+            self._released += live.values()
             if self._memory is not None:
                 self._release()
                 self._memory.empty_cache()

@@ -65,7 +65,9 @@ weir_error weir_buffer_close(weir_buffer* buffer) {
   return guarded([&]() -> result<void> {
     if (buffer == nullptr) return {};
     WEIR_TRY_VALUE(object, take(buffer));
-    const std::lock_guard lock{object->mutex};
+    const auto lock = object->lock_open();
+    if (!lock) return lock.error();
+    object->is_closed = true;
     object->views.clear();
     return std::visit(
         [](auto& memory) -> result<void> {
@@ -81,7 +83,8 @@ weir_error weir_buffer_close(weir_buffer* buffer) {
 weir_error weir_buffer_get_info(weir_buffer* buffer, weir_buffer_info* info) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(object, find(buffer));
-    const std::lock_guard lock{object->mutex};
+    const auto lock = object->lock_open();
+    if (!lock) return lock.error();
     weir_buffer_info known{};
     if (const auto* const pinned = std::get_if<buffer_object::pinned>(&object->memory)) {
       known.kind = weir_buffer_pinned;
@@ -109,7 +112,8 @@ weir_error weir_buffer_get_info(weir_buffer* buffer, weir_buffer_info* info) {
 weir_error weir_buffer_record_stream(weir_buffer* buffer, weir_stream* stream) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(object, find(buffer));
-    const std::lock_guard lock{object->mutex};
+    const auto lock = object->lock_open();
+    if (!lock) return lock.error();
     const auto record = [&](auto& memory, weir::device home) -> result<void> {
       WEIR_TRY_VALUE(target, find_stream(stream, home));
       return memory.record_stream(target.ref);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "capi/objects.hpp"
+#include "device/state.hpp"
 #include "weir/buffer/device_buffer.hpp"
 #include "weir/buffer/host_memory.hpp"
 #include "weir/buffer/unified_buffer.hpp"
@@ -20,8 +21,19 @@ struct buffer_object {
   using managed = weir::detail::managed_block;
   using pinned = weir::detail::mapped_block;
 
+  /// Locks the mutex. closed: another call closed the buffer after this one found its handle;
+  /// driver_gone: in a forked child, where a thread of the parent may hold it for ever.
+  [[nodiscard]] result<std::unique_lock<std::mutex>> lock_open() {
+    WEIR_TRY_VALUE(first, machine->device(device_id{0}));
+    if (weir::detail::device_state::of(first).forked()) return weir::detail::fork_error();
+    std::unique_lock lock{mutex};
+    if (is_closed) return error{.code = errc::closed, .detail = "the buffer was closed"};
+    return lock;
+  }
+
   std::shared_ptr<runtime> machine;
   std::mutex mutex;                       // of the following
+  bool is_closed = false;                 // the memory is freed, or was tried to be
   std::shared_ptr<stream_object> stream;  // the one a device_buffer is freed on, if it has a handle
   std::variant<device_buffer, managed, pinned, pooled_memory> memory;
   std::vector<weir::detail::view_hold> views;  // of managed memory: the host has it
@@ -40,7 +52,7 @@ struct buffer_argument {
 template <class Kind>
 [[nodiscard]] result<buffer_argument<Kind>> find_buffer(weir_buffer* handle, error otherwise) {
   WEIR_TRY_VALUE(object, find(handle));
-  std::unique_lock lock{object->mutex};
+  WEIR_TRY_VALUE(lock, object->lock_open());
   Kind* const memory = std::get_if<Kind>(&object->memory);
   if (memory == nullptr) return otherwise;
   return buffer_argument<Kind>{object, std::move(lock), memory};

@@ -1,9 +1,12 @@
 // The process's own runtime and allocators: created once, at the first request, and never closed.
 #include "capi/defaults.hpp"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -20,6 +23,7 @@ struct opened_runtime {
   weir_runtime* handle = nullptr;
   options settings;
   std::int32_t devices = 0;
+  std::optional<weir::device> first;
   struct entry {
     std::atomic<allocator_object*> object{nullptr};
     weir_allocator* handle = nullptr;  // good once `object` is
@@ -30,7 +34,35 @@ struct opened_runtime {
 // Constant and without a destructor: frees arrive while the process goes down.
 constinit std::mutex default_mutex;
 constinit std::atomic<opened_runtime*> default_machine{nullptr};
-constinit std::string* default_list = nullptr;  // of weir_default_set_options
+// Of weir_default_set_options; never the address of a string that is being changed, for forked
+// children.
+constinit const std::string* default_list = nullptr;
+
+/// In a forked child: a thread of the parent was opening the runtime or an allocator. It is not
+/// here, and what it held stays held.
+constinit std::atomic<bool> is_lost_to_fork{false};
+
+void look_after_fork() noexcept {
+  if (default_mutex.try_lock())
+    default_mutex.unlock();
+  else
+    is_lost_to_fork.store(true, std::memory_order_relaxed);
+}
+
+// Not at the first call: a fork in its middle would be missed.
+const int fork_watch = ::pthread_atfork(nullptr, nullptr, look_after_fork);
+
+/// driver_gone: see is_lost_to_fork. All who open something of the process's hold the lock.
+result<std::unique_lock<std::mutex>> lock_defaults() {
+  if (fork_watch != 0)
+    return error{.code = errc::system, .native = fork_watch, .detail = "pthread_atfork"};
+  if (is_lost_to_fork.load(std::memory_order_relaxed))
+    return error{.code = errc::driver_gone,
+                 .detail =
+                     "the process was forked while another thread opened its runtime or "
+                     "an allocator of it"};
+  return std::unique_lock{default_mutex};
+}
 
 /// The options as they are now: the real machine, strangers' streams, the environment, the list.
 result<options> default_options(const char* from_program) {
@@ -60,6 +92,10 @@ result<opened_runtime*> open_default_runtime() {
   opened->machine = machine;
   opened->settings = settings;
   opened->devices = machine->device_count();
+  if (opened->devices > 0) {
+    WEIR_TRY_VALUE(first, machine->device(device_id{0}));
+    opened->first = first;
+  }
   opened->allocators =
       std::make_unique<opened_runtime::entry[]>(static_cast<std::size_t>(opened->devices));
   auto object = std::make_shared<runtime_object>();
@@ -97,6 +133,20 @@ default_allocator existing_allocator_of(std::int32_t device) noexcept {
   return object == nullptr ? default_allocator{} : default_allocator{object, entry.handle};
 }
 
+result<void> open_default_runtime_if_closed() {
+  if (default_machine.load(std::memory_order_acquire) != nullptr) [[likely]]
+    return {};
+  const auto lock = lock_defaults();
+  if (!lock) return lock.error();
+  WEIR_TRY(open_default_runtime());
+  return {};
+}
+
+std::optional<weir::device> first_default_device() noexcept {
+  const opened_runtime* const opened = default_machine.load(std::memory_order_acquire);
+  return opened == nullptr ? std::nullopt : opened->first;
+}
+
 std::int32_t default_device_count() noexcept {
   const opened_runtime* const opened = default_machine.load(std::memory_order_acquire);
   return opened == nullptr ? 0 : opened->devices;
@@ -106,7 +156,8 @@ result<default_allocator> default_allocator_of(std::int32_t device) {
   const default_allocator existing = existing_allocator_of(device);
   if (existing.object != nullptr) [[likely]]
     return existing;
-  const std::lock_guard lock{default_mutex};
+  const auto lock = lock_defaults();
+  if (!lock) return lock.error();
   WEIR_TRY_VALUE(machine, open_default_runtime());
   return make_default_allocator(*machine, device);
 }
@@ -121,7 +172,8 @@ extern "C" {
 weir_error weir_default_runtime(weir_runtime** runtime) {
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(runtime);
-    const std::lock_guard lock{default_mutex};
+    const auto lock = lock_defaults();
+    if (!lock) return lock.error();
     WEIR_TRY_VALUE(opened, open_default_runtime());
     *runtime = opened->handle;
     return {};
@@ -140,14 +192,15 @@ weir_error weir_default_allocator(int32_t device, weir_allocator** allocator) {
 weir_error weir_default_set_options(const char* list) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(settings, default_options(list));
-    const std::lock_guard lock{default_mutex};
+    const auto lock = lock_defaults();
+    if (!lock) return lock.error();
     const opened_runtime* const opened = default_machine.load(std::memory_order_relaxed);
     if (opened != nullptr && !same_machine(opened->settings, settings)) {
       return error{.code = errc::not_permitted,
                    .detail = "the process's runtime is open already, with other options"};
     }
-    if (default_list == nullptr) default_list = new std::string;
-    *default_list = list == nullptr ? "" : list;
+    const std::unique_ptr<const std::string> replaced{
+        std::exchange(default_list, new std::string{list == nullptr ? "" : list})};
     return {};
   });
 }

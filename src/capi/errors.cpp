@@ -1,8 +1,8 @@
 // The C ABI's version and errors.
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <string>
 #include <string_view>
@@ -31,15 +31,17 @@ struct c_handler {
 };
 
 // Kept for good, each once: a report that had begun may still use one that was replaced. Null where
-// the host has no memory.
+// the host has no memory. No lock, which a forked child might find locked for ever; two threads
+// that set a new handler at once may keep it twice.
 c_handler* kept_handler(weir_error_handler handler, void* context) noexcept {
-  static constinit std::mutex mutex;
-  static constinit c_handler* all = nullptr;
-  const std::lock_guard lock{mutex};
-  for (c_handler* each = all; each != nullptr; each = each->next)
+  static constinit std::atomic<c_handler*> all{nullptr};
+  c_handler* const newest = all.load(std::memory_order_acquire);
+  for (c_handler* each = newest; each != nullptr; each = each->next)
     if (each->handler == handler && each->context == context) return each;
-  auto* const kept = new (std::nothrow) c_handler{handler, context, all};
-  if (kept != nullptr) all = kept;
+  auto* const kept = new (std::nothrow) c_handler{handler, context, newest};
+  while (kept != nullptr &&
+         !all.compare_exchange_weak(kept->next, kept, std::memory_order_release)) {
+  }
   return kept;
 }
 

@@ -87,16 +87,15 @@ void plugin_free(void* pointer, std::int32_t device) noexcept {
 }
 
 std::int32_t plugin_current_device() noexcept {
-  default_allocator first;
-  any_default_allocator(0, [&](const default_allocator& each) {
-    first = each;
-    return true;
-  });
-  // Before there is an allocator the driver is not open, or nobody has asked it for memory.
-  if (first.object == nullptr) return 0;
+  const std::optional<device> first = first_default_device();
+  if (!first) return 0;
   driver::CUdevice current = 0;
-  const device home = first.object->legacy.device();
-  return home.driver().ctx_get_device(&current) == driver::CUDA_SUCCESS ? current : 0;
+  return first->driver().ctx_get_device(&current) == driver::CUDA_SUCCESS ? current : 0;
+}
+
+std::int32_t plugin_requested_device() noexcept {
+  static_cast<void>(guarded([] { return open_default_runtime_if_closed(); }));
+  return plugin_current_device();
 }
 
 void plugin_empty_caches() noexcept {

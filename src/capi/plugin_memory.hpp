@@ -31,8 +31,11 @@ void plugin_free(void* pointer, std::int32_t device) noexcept;
 /// Reports a failure to the error handler, unless the driver is gone.
 void report_unless_gone(const result<void>& outcome) noexcept;
 
-/// The device of the calling thread's context; 0 where it has none.
+/// The device of the calling thread's context; 0 where it has none, and before the process's
+/// runtime is open.
 [[nodiscard]] std::int32_t plugin_current_device() noexcept;
+/// The same for a request, which opens the runtime. Where that fails the request says so.
+[[nodiscard]] std::int32_t plugin_requested_device() noexcept;
 /// Empties the caches of all the process's allocators.
 void plugin_empty_caches() noexcept;
 /// Calls `action(default_allocator)` for each of those, that of `first` first, until it returns

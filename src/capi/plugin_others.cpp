@@ -29,11 +29,11 @@ void weir_cupy_free(void* context, void* pointer, int device) {
 }
 
 void* weir_ort_alloc(size_t size) {
-  return plugin_allocate(plugin_current_device(), size, the_threads_own);
+  return plugin_allocate(plugin_requested_device(), size, the_threads_own);
 }
 
 void* weir_ort_alloc_or_throw(size_t size) {
-  return plugin_allocate_or_throw(plugin_current_device(), size, the_threads_own);
+  return plugin_allocate_or_throw(plugin_requested_device(), size, the_threads_own);
 }
 
 void weir_ort_free(void* pointer) { plugin_free(pointer, plugin_current_device()); }

@@ -22,8 +22,10 @@ result<std::vector<weir_shared_piece>> read_pieces(const weir_shared_piece* firs
   std::vector<weir_shared_piece> all;
   const auto* const at = reinterpret_cast<const std::byte*>(first);
   for (std::uint64_t i = 0; i < count; ++i) {
+    const std::byte* const piece = at + i * first->struct_size;
+    WEIR_TRY(check_unknown_members(piece, sizeof(weir_shared_piece), first->struct_size));
     weir_shared_piece each;
-    std::memcpy(&each, at + i * first->struct_size, sizeof(each));
+    std::memcpy(&each, piece, sizeof(each));
     if (each.size == 0 || each.descriptor < 0)
       return error{.code = errc::invalid_argument, .detail = "a piece is empty"};
     all.push_back(each);

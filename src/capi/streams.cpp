@@ -61,6 +61,16 @@ weir_error weir_stream_wrap(weir_runtime* runtime, int32_t device, void* native,
   });
 }
 
+weir_error weir_stream_duplicate(weir_stream* stream, weir_stream** duplicate) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(stream));
+    WEIR_NEEDS(duplicate);
+    WEIR_TRY_VALUE(handle, hand_out_handle<weir_stream>(std::move(object)));
+    *duplicate = handle;
+    return {};
+  });
+}
+
 weir_error weir_stream_close(weir_stream* stream) {
   return guarded([&]() -> result<void> {
     if (stream == nullptr) return {};

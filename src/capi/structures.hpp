@@ -83,6 +83,16 @@ template <class Info>
   return {};
 }
 
+/// bad_version: a structure of `size` bytes has something to say behind its first `known` ones.
+[[nodiscard]] inline result<void> check_unknown_members(const void* from, std::size_t known,
+                                                        std::size_t size) {
+  const auto* const rest = static_cast<const std::byte*>(from) + known;
+  if (std::all_of(rest, rest + (size - known), [](std::byte b) { return b == std::byte{}; }))
+    return {};
+  return error{.code = errc::bad_version,
+               .detail = "the structure says something that only a newer weir understands"};
+}
+
 /// Takes a structure from a caller; null is `initial`. bad_version: too short, or it has something
 /// to say that this library does not understand.
 template <class Info>
@@ -90,10 +100,7 @@ template <class Info>
   if (from == nullptr) return initial;
   const std::size_t size = from->struct_size;
   if (!is_struct_size(size, sizeof(Info))) return wrong_size(size, sizeof(Info));
-  const auto* const rest = reinterpret_cast<const std::byte*>(from) + sizeof(Info);
-  if (std::any_of(rest, rest + (size - sizeof(Info)), [](std::byte b) { return b != std::byte{}; }))
-    return error{.code = errc::bad_version,
-                 .detail = "the structure says something that only a newer weir understands"};
+  WEIR_TRY(check_unknown_members(from, sizeof(Info), size));
   Info known;
   std::memcpy(&known, from, sizeof(Info));
   return known;

@@ -31,7 +31,7 @@ struct thread_locals {
   thread_locals& operator=(const thread_locals&) = delete;
 };
 
-/// Null where the host has no memory.
+/// Null where the host has no memory, or the process no pthread key.
 [[nodiscard]] thread_locals* own_thread_locals() noexcept;
 /// Null if the thread has none yet.
 [[nodiscard]] thread_locals* existing_thread_locals() noexcept;

@@ -244,6 +244,7 @@ TEST_F(c_arguments, are_a_runtime_where_one_is_needed) {
 
 TEST_F(c_arguments, are_a_stream_where_one_is_needed) {
   expect_refused({
+      WEIR_HANDLE_ROW(stream, "stream", weir_stream_duplicate(bad, handle_out<weir_stream>())),
       WEIR_HANDLE_ROW(stream, "stream", weir_stream_get_native(bad, &out)),
       WEIR_HANDLE_ROW(stream, "stream", weir_stream_get_id(bad, &number)),
       WEIR_HANDLE_ROW(stream, "stream", weir_stream_synchronize(bad)),
@@ -583,6 +584,7 @@ TEST_F(c_arguments, that_are_written_through_must_not_be_null) {
       {"allocator", [&] { return weir_default_allocator(0, nullptr); }},
       {"stream", [&] { return weir_stream_create(runtime, 0, 0, 0, nullptr); }},
       {"stream", [&] { return weir_stream_wrap(runtime, 0, nullptr, nullptr); }},
+      {"duplicate", [&] { return weir_stream_duplicate(stream, nullptr); }},
       {"native", [&] { return weir_stream_get_native(stream, nullptr); }},
       {"id", [&] { return weir_stream_get_id(stream, nullptr); }},
       {"complete", [&] { return weir_stream_is_complete(stream, nullptr); }},

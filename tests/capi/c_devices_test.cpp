@@ -436,6 +436,25 @@ TEST_F(c_streams, of_weir_are_destroyed_and_wrapped_ones_are_not) {
   EXPECT_OK(weir_stream_close(wrapped));
 }
 
+TEST_F(c_streams, live_until_the_last_of_their_handles_is_closed) {
+  weir_stream* own = nullptr;
+  weir_stream* duplicate = nullptr;
+  ASSERT_OK(weir_stream_create(runtime, 0, 0, 0, &own));
+  const std::uint64_t destroyed = calls(driver::call::stream_destroy);
+  ASSERT_OK(weir_stream_duplicate(own, &duplicate));
+  EXPECT_NE(duplicate, own);
+  EXPECT_EQ(native(duplicate), native(own));
+  EXPECT_EQ(id(duplicate), id(own));
+  const std::uint64_t number = id(own);
+  EXPECT_OK(weir_stream_close(own));
+  EXPECT_EQ(calls(driver::call::stream_destroy), destroyed);
+  EXPECT_EQ(weir_stream_synchronize(own), weir_error_closed);
+  EXPECT_EQ(id(duplicate), number);
+  EXPECT_EQ(said(weir_stream_duplicate(own, &own)), "closed: the stream was closed");
+  EXPECT_OK(weir_stream_close(duplicate));
+  EXPECT_EQ(calls(driver::call::stream_destroy), destroyed + 1);
+}
+
 TEST_F(c_streams, return_what_their_end_came_to) {
   weir_stream* own = nullptr;
   ASSERT_OK(weir_stream_create(runtime, 0, 0, 0, &own));

@@ -185,9 +185,16 @@ TEST_F(c_descriptors, are_read_at_the_distance_that_the_first_says) {
     weir_shared_piece known;
     std::uint64_t from_the_future;
   } wide[8];
-  for (std::uint64_t i = 0; i < count; ++i) wide[i] = {pieces[i], 77};
+  for (std::uint64_t i = 0; i < count; ++i) wide[i] = {pieces[i], 0};
   wide[0].known.struct_size = sizeof(wide[0]);
   weir_imported* imported = nullptr;
+  for (const std::uint64_t i : {std::uint64_t{0}, count - 1}) {
+    wide[i].from_the_future = 77;
+    EXPECT_EQ(said(weir_import_pieces(runtime, 0, &wide[0].known, count, offset + 4 * mib, mib,
+                                      weir_read, &imported)),
+              "bad_version: the structure says something that only a newer weir understands");
+    wide[i].from_the_future = 0;
+  }
   ASSERT_OK(weir_import_pieces(runtime, 0, &wide[0].known, count, offset + 4 * mib, mib, weir_read,
                                &imported));
   EXPECT_THAT(bytes_at(at(info_of(imported).address), 16), Each(2));

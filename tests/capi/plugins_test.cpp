@@ -1,4 +1,7 @@
 // The hooks of other programs, on the process's own runtime and allocators.
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -515,6 +518,108 @@ TEST_F(plugins, are_silent_when_the_driver_is_gone) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   weir_torch_free(p, 100, 0, nullptr);
+}
+
+// Its errors have no messages then, and nothing else is wrong.
+TEST(c_errors_of_a_thread, need_a_key_that_the_process_may_not_have) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        pthread_key_t last{};
+        bool has_any = false;
+        for (pthread_key_t key{}; ::pthread_key_create(&key, nullptr) == 0; last = key)
+          has_any = true;
+        if (!has_any || ::pthread_setspecific(last, &last) != 0) ::_exit(3);
+        if (weir_runtime_open("runtime=none", nullptr) != weir_error_invalid_argument) ::_exit(4);
+        if (weir_last_error_message() != std::string{}) ::_exit(5);
+        if (weir_plugin_set_stream(0, nullptr) == weir_ok) ::_exit(6);
+        if (::pthread_getspecific(last) != &last || ::pthread_getspecific(0) != nullptr) ::_exit(7);
+        ::_exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+/// Ends the process with the line of what does not hold.
+void require(bool holds, int line) {
+  if (!holds) ::_exit(line % 200 + 1);
+}
+
+// Nothing is allocated yet: the first request is served like any other.
+TEST(plugins_at_first, serve_the_device_that_is_current) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto serve = [](void* (*allocate)(std::size_t)) {
+    require(weir_default_set_options(small_process) == weir_ok, __LINE__);
+    weir_runtime* machine = nullptr;
+    require(weir_default_runtime(&machine) == weir_ok, __LINE__);
+    {
+      const context_scope bound{capi::find(machine).value()->machine->device(device_id{1}).value()};
+      void* const pointer = allocate(mib);
+      require(pointer != nullptr, __LINE__);
+      require(capi::existing_allocator_of(0).object == nullptr, __LINE__);
+      require(
+          capi::existing_allocator_of(1).object->memory.block_at(pointer)->requested == bytes{mib},
+          __LINE__);
+      weir_ort_free(pointer);
+    }
+    require(weir_reported_errors() == 0, __LINE__);
+    ::_exit(0);
+  };
+  EXPECT_EXIT(serve(weir_ort_alloc), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(serve(weir_ort_alloc_or_throw), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(plugins_at_first, open_the_runtime) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        require(weir_default_set_options(small_process) == weir_ok, __LINE__);
+        require(capi::plugin_current_device() == 0, __LINE__);
+        require(capi::default_device_count() == 0, __LINE__);
+        require(capi::plugin_requested_device() == 0, __LINE__);
+        require(capi::default_device_count() == 2, __LINE__);
+        ::_exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// The driver's library is a pipe: whoever loads it waits until it is closed at the other end.
+TEST(plugins_in_a_forked_child, refuse_what_another_thread_was_opening) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto fork_while_opening = [] {
+    std::string folder = ::testing::TempDir() + "/weir_pipe_XXXXXX";
+    require(::mkdtemp(folder.data()) != nullptr, __LINE__);
+    const std::string pipe = folder + "/libcuda.so";
+    require(::mkfifo(pipe.c_str(), 0600) == 0, __LINE__);
+    require(weir_default_set_options(("runtime=cuda,driver_path=" + pipe).c_str()) == weir_ok,
+            __LINE__);
+    std::thread opener{[] {
+      weir_allocator* memory = nullptr;
+      require(weir_default_allocator(0, &memory) == weir_error_driver_unavailable, __LINE__);
+    }};
+    const int end = ::open(pipe.c_str(), O_WRONLY);  // returns when the thread loads the library
+    require(end >= 0, __LINE__);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);  // ends it if it waits for the thread, which it does not have
+      weir_runtime* machine = nullptr;
+      weir_allocator* memory = nullptr;
+      require(weir_default_runtime(&machine) == weir_error_driver_gone, __LINE__);
+      require(weir_default_allocator(0, &memory) == weir_error_driver_gone, __LINE__);
+      require(weir_default_set_options(small_process) == weir_error_driver_gone, __LINE__);
+      require(weir_ort_alloc(100) == nullptr, __LINE__);
+      weir_set_error_handler([](void*, weir_error, const char*) {}, nullptr);
+      ::_exit(0);
+    }
+    int status = -1;
+    require(::waitpid(child, &status, 0) == child, __LINE__);
+    ::close(end);
+    opener.join();
+    ::unlink(pipe.c_str());
+    ::rmdir(folder.c_str());
+    require(WIFEXITED(status), __LINE__);
+    ::_exit(WEXITSTATUS(status));
+  };
+  EXPECT_EXIT(fork_while_opening(), ::testing::ExitedWithCode(0), "");
 }
 
 void* kept_to_the_end = nullptr;

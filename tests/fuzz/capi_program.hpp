@@ -339,7 +339,9 @@ class argument<T*> {
   std::uint8_t* value_;
 };
 
-/// A structure of the size that a version of weir.h may have given it: no byte more is there.
+/// A structure of the size that a version of weir.h may have given it: no byte more is there. Or
+/// its size was never set: it is larger than any version's, and what is there is what this version
+/// has.
 template <has_version Info>
 class structure {
  public:
@@ -347,8 +349,9 @@ class structure {
     fuzz_input& input = program.input();
     is_null_ = input.chance(16);
     constexpr auto known = static_cast<std::uint32_t>(sizeof(Info));
-    const std::uint32_t sizes[] = {known,     known,      known,     known, known + 8,
-                                   known + 1, known + 64, known - 1, 4,     0};
+    const std::uint32_t sizes[] = {known,       known,      known,     known, known + 8,
+                                   known + 1,   known + 64, known - 1, 4,     0,
+                                   largest + 1, 0xa5a5a5a5, UINT32_MAX};
     size_ = input.one_of(sizes);
     bytes_ = std::make_unique<std::byte[]>(room());
     std::memset(bytes_.get(), filling, room());
@@ -358,12 +361,17 @@ class structure {
     return is_null_ ? nullptr : reinterpret_cast<Info*>(bytes_.get());
   }
   [[nodiscard]] std::byte* bytes() noexcept { return bytes_.get(); }
-  [[nodiscard]] std::size_t room() const noexcept { return std::max<std::size_t>(size_, 4); }
+  [[nodiscard]] std::size_t room() const noexcept {
+    return size_ > largest ? sizeof(Info) : std::max<std::size_t>(size_, 4);
+  }
   [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
   [[nodiscard]] bool is_null() const noexcept { return is_null_; }
-  [[nodiscard]] bool is_too_small() const noexcept { return size_ < sizeof(Info); }
+  [[nodiscard]] bool has_wrong_size() const noexcept {
+    return size_ < sizeof(Info) || size_ > largest;
+  }
 
  private:
+  static constexpr std::uint32_t largest = 65536;  // of all structures, in any version
   bool is_null_ = false;
   std::uint32_t size_ = 0;
   std::unique_ptr<std::byte[]> bytes_;
@@ -385,7 +393,7 @@ requires(!std::is_const_v<Info>) class argument<Info*> {
       require(may_be_null, "a structure that is not there was taken");
       return;
     }
-    require(!value_.is_too_small(), "a structure that is too small was taken");
+    require(!value_.has_wrong_size(), "a structure of a size that none can have was taken");
     std::uint32_t size = 0;
     std::memcpy(&size, bytes, sizeof(size));
     require(size == sizeof(Info), "a structure of another size than weir knows");
@@ -411,11 +419,12 @@ class argument<const Info*> {
       const std::uint64_t number = program.any_number();
       std::memcpy(value_.bytes() + i, &number, std::min<std::size_t>(8, value_.room() - i));
     }
-    if (!value_.is_too_small()) set_pointers(program, call);
+    if (!value_.has_wrong_size()) set_pointers(program, call);
     bool is_newer = false;
     for (std::size_t i = sizeof(Info); i < value_.room(); ++i)
       is_newer = is_newer || value_.bytes()[i] != std::byte{};
-    call.is_refused = call.is_refused || (!value_.is_null() && (value_.is_too_small() || is_newer));
+    call.is_refused =
+        call.is_refused || (!value_.is_null() && (value_.has_wrong_size() || is_newer));
   }
   [[nodiscard]] const Info* get() noexcept { return value_.get(); }
   void check(c_program&, c_call&) {}
