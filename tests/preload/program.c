@@ -396,6 +396,30 @@ static int both(void) {
   return 0;
 }
 
+/* What the driver refuses during captures: by the mode of the capture, of other streams. */
+static int captures(void) {
+  CUstream captured, other;
+  begin(0);
+  p_cuStreamCreate(&captured, 1);
+  p_cuStreamCreate(&other, 1);
+  for (int mode = 0; mode < 3; ++mode) {
+    for (int what = 0; what < 4; ++what) {
+      CUgraph graph = NULL;
+      CUdeviceptr plain = allocate(4096), of_stream = 0, p = 0;
+      int code = p_cuMemAllocAsync(&of_stream, 4096, other);
+      p_cuCtxSynchronize();
+      p_cuStreamBeginCapture(captured, mode);
+      if (what == 0) code = p_cuMemAlloc(&p, 4096);
+      if (what == 1) code = p_cuMemFree(plain);
+      if (what == 2) code = p_cuMemAllocAsync(&p, 4096, other);
+      if (what == 3) code = p_cuMemFreeAsync(of_stream, other);
+      printf("%d %d: %d, end %d\n", mode, what, code, p_cuStreamEndCapture(captured, &graph));
+      if (graph != NULL) p_cuGraphDestroy(graph);
+    }
+  }
+  return 0;
+}
+
 /* One release of the primary context too many. */
 static int over(void) {
   CUdeviceptr p;
@@ -638,19 +662,16 @@ static int leave(void) {
 static const struct {
   const char* name;
   int (*run)(void);
-} scenarios[] = {{"basic", basic},     {"many", many},
-                 {"fill", fill},       {"ordered", ordered},
-                 {"hazard", hazard},   {"capture", capture},
-                 {"pools", pools},     {"crosses", crosses},
-                 {"both", both},       {"over", over},
-                 {"reset", reset},     {"releases", releases},
-                 {"peers", peers},     {"ipc", ipc},
-                 {"threads", threads}, {"forks", forks},
-                 {"child", child},     {"runtimes", runtimes},
-                 {"leave", leave},     {"hold", hold},
-                 {"gate", gate},       {"closes", closes},
-                 {"again", again},     {"unended", unended},
-                 {"resets", resets},   {"unended_thread", unended_thread}};
+} scenarios[] = {
+    {"basic", basic},       {"many", many},         {"fill", fill},
+    {"ordered", ordered},   {"hazard", hazard},     {"capture", capture},
+    {"pools", pools},       {"crosses", crosses},   {"both", both},
+    {"over", over},         {"captures", captures}, {"reset", reset},
+    {"releases", releases}, {"peers", peers},       {"ipc", ipc},
+    {"threads", threads},   {"forks", forks},       {"child", child},
+    {"runtimes", runtimes}, {"leave", leave},       {"hold", hold},
+    {"gate", gate},         {"closes", closes},     {"again", again},
+    {"unended", unended},   {"resets", resets},     {"unended_thread", unended_thread}};
 
 int main(int count, char** words) {
   if (count < 3) return 2;

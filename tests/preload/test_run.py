@@ -104,6 +104,15 @@ class Served(Case):
         for free in ("wait", "async"):
             self.compare(["gate"], "--free", free, ways=["dlsym"], WEIR_SIM_MODE="manual")
 
+    def test_captures_stay_valid(self):
+        """The driver refuses requests during captures of the modes 0 and 1 (global, of the thread), and ends these."""
+        def expected(code, end):
+            return "".join(f"{mode} {what}: {code if mode < 2 else 0}, end {end if mode < 2 else 0}\n"
+                           for mode in range(3) for what in range(4))
+        program = self.program("dlsym", "captures")
+        self.assertEqual(self.start(program).stdout, expected(900, 901))
+        self.assertEqual(self.weir_run(program).stdout, expected(0, 0))
+
     def test_captures_that_nobody_ends(self):
         for free in ("wait", "async"):
             for scenario in ("unended", "unended_thread"):
