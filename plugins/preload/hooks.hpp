@@ -32,6 +32,7 @@ WEIR_HOOKED cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, std::size_t bytes
                                          CUstream stream);
 WEIR_HOOKED cuMemFreeAsync(CUdeviceptr address, CUstream stream);
 WEIR_HOOKED cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream);
+WEIR_HOOKED cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties);
 WEIR_HOOKED cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value);
 WEIR_HOOKED cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value);
 WEIR_HOOKED cuMemPoolTrimTo(CUmemoryPool pool, std::size_t keep);

@@ -28,6 +28,9 @@ CUstream of_thread(CUstream stream) noexcept {
 template <hook Row>
 CUresult release_context(CUdevice device) noexcept {
   CUcontext context = nullptr;
+  bool is_held = true;
+  quietly([&](process& here) { is_held = !here.holds_context_alone(device); });
+  if (!is_held) return CUDA_ERROR_INVALID_CONTEXT;  // as without weir: it was released before
   // The heap holds the context, too, and lets it go before the program's last hold goes. Holds that
   // were taken in ways that nobody sees are possible, so memory that is live is never taken away.
   quietly([&](process& here) {

@@ -37,7 +37,7 @@ namespace abi {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes) {
   if (const auto answer = serve_plain(address, bytes)) return *answer;
-  return pass_counted(address, bytes, nullptr,
+  return pass_counted(address, bytes, nullptr, nullptr,
                       [&] { return pass<hook::cuMemAlloc_v2>(address, bytes); });
 }
 
@@ -59,7 +59,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, std::size_t* pitch, std::size_
   const auto request = [&] {
     return pass<hook::cuMemAllocPitch_v2>(address, pitch, width, height, element);
   };
-  return fits ? pass_counted(address, row * height, nullptr, request) : request();
+  return fits ? pass_counted(address, row * height, nullptr, nullptr, request) : request();
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* address, std::size_t bytes, unsigned flags) {

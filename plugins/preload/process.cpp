@@ -168,15 +168,27 @@ std::shared_ptr<device_heap> process::make_heap(CUcontext context) {
   if (weir::recorder* const recorder = traces_.of(*device, driver_)) heap->observe(*recorder);
   const auto held = captured->hold();
   if (captured->any()) heap->notice_captures(true);
+  add_heap(heap);
+  return heap;
+}
+
+/// From here on others find the heap. What the driver has served before counts towards its limit.
+void process::add_heap(const std::shared_ptr<device_heap>& heap) {
+  const int device = heap->device();
+  const auto limit = limit_of(device);
   std::vector<int> readers;
   {
+    const std::lock_guard limits{limits_};
+    if (limit) {
+      const std::uint64_t passed = passed_on_[device];
+      static_cast<void>(heap->memory().set_limit(weir::bytes{*limit - std::min(*limit, passed)}));
+    }
     const std::lock_guard lock{mutex_};
     for (const auto& [owner, reader] : peers_)
-      if (owner == *device) readers.push_back(reader);
-    heaps_.emplace(*device, heap);
+      if (owner == device) readers.push_back(reader);
+    heaps_.emplace(device, heap);
   }
   for (const int reader : readers) heap->enable_peer(reader);
-  return heap;
 }
 
 std::shared_ptr<device_heap> process::existing_heap(int device) {
@@ -202,6 +214,16 @@ std::optional<int> process::device_with_pool(CUmemoryPool default_pool) const no
       return device;
   }
   return std::nullopt;
+}
+
+std::optional<int> process::device_of_request(CUstream stream, CUmemoryPool pool) noexcept {
+  if (pool != nullptr) {
+    if (const auto device = pools_.of(pool)) return device;
+    if (const auto device = device_with_pool(pool)) return device;
+  }
+  if (stream != nullptr)
+    if (const auto device = device_of(context_of(stream))) return device;
+  return current_device();
 }
 
 void process::drop_heap(int device) {
@@ -237,11 +259,18 @@ int process::count_context(int device, int change) {
   return count;
 }
 
+bool process::holds_context_alone(int device) {
+  const std::lock_guard lock{mutex_};
+  const auto count = context_counts_.find(device);
+  return heaps_.contains(device) && (count == context_counts_.end() || count->second == 0);
+}
+
 // --- Limits -------------------------------------------------------------------------------------
 
 std::optional<std::uint64_t> process::limit_of(int device) {
-  const weir::options& options = settings::get().heap;
   std::optional<std::uint64_t> limit;
+  if (settings::get().records_only) return limit;  // the program runs as without weir
+  const weir::options& options = settings::get().heap;
   if (options.heap_limit.count() != 0) limit = options.heap_limit.count();
   if (options.heap_limit_percent < 100) {
     std::size_t total = 0;

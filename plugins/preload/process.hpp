@@ -12,6 +12,7 @@
 #include "blocks.hpp"
 #include "captures.hpp"
 #include "device_heap.hpp"
+#include "pool_devices.hpp"
 #include "real_driver.hpp"
 #include "recordings.hpp"
 #include "settings.hpp"
@@ -49,6 +50,10 @@ class process {
   [[nodiscard]] std::shared_ptr<device_heap> heap_with_pool(CUmemoryPool default_pool);
   /// The device whose default pool it is, whether or not it has a heap.
   [[nodiscard]] std::optional<int> device_with_pool(CUmemoryPool default_pool) const noexcept;
+  [[nodiscard]] pool_devices& known_pools() noexcept { return pools_; }
+  /// The device whose memory a request for `stream` gets: of `pool`, of the stream's context where
+  /// none is named, or of the current context.
+  [[nodiscard]] std::optional<int> device_of_request(CUstream stream, CUmemoryPool pool) noexcept;
   /// The device's context is about to end: its memory goes back.
   void drop_heap(int device);
   /// A context has ended, and with it its captures and the memory that the driver served there.
@@ -57,6 +62,8 @@ class process {
   [[nodiscard]] CUcontext primary_context(int device) const noexcept;
   /// The program's own count of the device's primary context, after this change of it.
   int count_context(int device, int change);
+  /// Whether weir holds the primary context and the program does not.
+  [[nodiscard]] bool holds_context_alone(int device);
 
   // --- Limits -----------------------------------------------------------------------------------
 
@@ -87,6 +94,7 @@ class process {
   [[nodiscard]] std::shared_ptr<device_heap> heap_of(CUcontext context);
   [[nodiscard]] std::shared_ptr<device_heap> existing_heap(CUcontext context);
   [[nodiscard]] std::shared_ptr<device_heap> make_heap(CUcontext context);
+  void add_heap(const std::shared_ptr<device_heap>& heap);
   [[nodiscard]] bool make_room(int device, std::uint64_t rest);
   void fit_heap(int device, std::uint64_t rest);
 
@@ -102,6 +110,7 @@ class process {
   std::set<std::pair<int, int>> peers_;
 
   captures captures_;
+  pool_devices pools_;
 
   std::mutex limits_;  // held while the limit of a heap is changed
   std::map<int, std::uint64_t> passed_on_;
@@ -124,11 +133,12 @@ class process {
 /// Asks the driver for memory and keeps count of it: against the limit, in the table and in the
 /// trace. Where the driver has none, what weir caches goes back to it first. Plain memory, which
 /// names no stream, ends with the current context; memory of pools with the device's primary one.
+/// `pool` is null where none was named.
 template <class Request>
 [[nodiscard]] CUresult pass_counted(CUdeviceptr* address, std::size_t bytes, CUstream stream,
-                                    const Request& request) noexcept {
+                                    CUmemoryPool pool, const Request& request) noexcept {
   process* const here = process::get();
-  const auto device = here == nullptr ? std::nullopt : here->current_device();
+  const auto device = here == nullptr ? std::nullopt : here->device_of_request(stream, pool);
   if (!device || address == nullptr || bytes == 0) return request();
   try {
     if (!here->admit(*device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -59,11 +59,11 @@ std::optional<CUresult> serve_ordered(CUdeviceptr* address, std::size_t bytes, C
 
 /// Memory that becomes a node of a graph is the graph's: it is not counted.
 template <class Request>
-CUresult pass_ordered(CUdeviceptr* address, std::size_t bytes, CUstream stream,
+CUresult pass_ordered(CUdeviceptr* address, std::size_t bytes, CUstream stream, CUmemoryPool pool,
                       const Request& request) noexcept {
   const process* const here = process::get();
   if (here == nullptr || is_captured(*here, stream)) return request();
-  return pass_counted(address, bytes, stream, request);
+  return pass_counted(address, bytes, stream, pool, request);
 }
 
 template <hook Row>
@@ -103,13 +103,13 @@ namespace abi {
 
 CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream stream) {
   if (const auto answer = serve_ordered(address, bytes, nullptr, legacy(stream))) return *answer;
-  return pass_ordered(address, bytes, legacy(stream),
+  return pass_ordered(address, bytes, legacy(stream), nullptr,
                       [&] { return pass<hook::cuMemAllocAsync>(address, bytes, stream); });
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, std::size_t bytes, CUstream stream) {
   if (const auto answer = serve_ordered(address, bytes, nullptr, of_thread(stream))) return *answer;
-  return pass_ordered(address, bytes, of_thread(stream),
+  return pass_ordered(address, bytes, of_thread(stream), nullptr,
                       [&] { return pass<hook::cuMemAllocAsync_ptsz>(address, bytes, stream); });
 }
 
@@ -117,7 +117,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t bytes, CUmemo
                                  CUstream stream) {
   if (pool != nullptr)
     if (const auto answer = serve_ordered(address, bytes, pool, legacy(stream))) return *answer;
-  return pass_ordered(address, bytes, legacy(stream), [&] {
+  return pass_ordered(address, bytes, legacy(stream), pool, [&] {
     return pass<hook::cuMemAllocFromPoolAsync>(address, bytes, pool, stream);
   });
 }
@@ -126,7 +126,7 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, std::size_t bytes, C
                                       CUstream stream) {
   if (pool != nullptr)
     if (const auto answer = serve_ordered(address, bytes, pool, of_thread(stream))) return *answer;
-  return pass_ordered(address, bytes, of_thread(stream), [&] {
+  return pass_ordered(address, bytes, of_thread(stream), pool, [&] {
     return pass<hook::cuMemAllocFromPoolAsync_ptsz>(address, bytes, pool, stream);
   });
 }
@@ -139,11 +139,24 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
   return free_async<hook::cuMemFreeAsync_ptsz>(address, stream, of_thread(stream));
 }
 
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+  const CUresult answer = pass<hook::cuMemPoolCreate>(pool, properties);
+  process* const here = answer == CUDA_SUCCESS ? process::get() : nullptr;
+  if (here == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return answer;
+  try {
+    here->known_pools().add(*pool, properties->location.id);
+  } catch (...) {
+    // Its memory counts for the device of the stream.
+  }
+  return answer;
+}
+
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   const auto heap = heap_of_pool(pool);
   if (heap == nullptr || value == nullptr)
     return pass<hook::cuMemPoolGetAttribute>(pool, attribute, value);
   std::uint64_t number = 0;
+  std::uint64_t of_driver = 0;  // what it served from the pool itself
   switch (attribute) {
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
       number = heap->memory().stats().reserved.current.count();
@@ -160,6 +173,9 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
     default:
       return pass<hook::cuMemPoolGetAttribute>(pool, attribute, value);
   }
+  const CUresult answer = pass<hook::cuMemPoolGetAttribute>(pool, attribute, &of_driver);
+  if (answer != CUDA_SUCCESS) return answer;
+  number += of_driver;
   std::memcpy(value, &number, sizeof number);
   return CUDA_SUCCESS;
 }

@@ -11,19 +11,20 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <exception>
-#include <optional>
-#include <thread>
+#include <new>
 #include <utility>
 #include <vector>
 
-#include "sharing/session.hpp"
+#include "base/host_memory.hpp"
+#include "sharing/deadline.hpp"
+#include "sharing/message.hpp"
 #include "weir/share/ticket.hpp"
 
 namespace weir { inline namespace v0 {
 namespace {
 
 using channel_clock = std::chrono::steady_clock;
+using sharing::deadline_after;
 using sharing::wait_for_events;
 
 error system_error(const char* call) {
@@ -53,111 +54,21 @@ result<sockaddr_un> address_of(const std::string& path) {
   return address;
 }
 
+/// Whether the process or the system has no descriptor or memory left, which may pass.
+bool is_shortage(int code) noexcept {
+  return code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
+}
+
 constexpr int socket_kind = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
 constexpr std::size_t descriptor_space = CMSG_SPACE(sizeof(int) * most_share_pieces);
-constexpr std::size_t credential_space = CMSG_SPACE(sizeof(ucred));
-
-/// Moves descriptors and credentials of the message to `target`; no descriptor stays unowned.
-void take_control(msghdr& message, share_message& target) {
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET) continue;
-    const std::size_t length = header->cmsg_len - CMSG_LEN(0);
-    if (header->cmsg_type == SCM_RIGHTS) {
-      std::array<int, most_share_pieces> numbers{};
-      const std::size_t count = std::min(length / sizeof(int), numbers.size());
-      std::memcpy(numbers.data(), CMSG_DATA(header), count * sizeof(int));
-      for (std::size_t i = 0; i < count; ++i) target.descriptors.emplace_back(numbers[i]);
-    }
-    if (header->cmsg_type == SCM_CREDENTIALS && length >= sizeof(ucred)) {
-      ucred sender{};
-      std::memcpy(&sender, CMSG_DATA(header), sizeof(sender));
-      target.from = {sender.pid, sender.uid};
-    }
-  }
-}
-
-/// One message, or nothing if none is there yet.
-result<std::optional<share_message>> receive_now(int socket) {
-  share_message received;
-  received.content.resize(share_channel::most_content + 1);
-  received.descriptors.reserve(most_share_pieces);  // so that taking them over cannot fail half-way
-  alignas(cmsghdr) std::array<char, descriptor_space + credential_space> control{};
-  iovec content{received.content.data(), received.content.size()};
-  msghdr message{};
-  message.msg_iov = &content;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t length = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (length < 0) {
-    if (errno == EAGAIN || errno == EINTR) return std::optional<share_message>{};
-    // The other side closed without having read everything. The kernel says that first; its
-    // messages are still to come.
-    if (errno == ECONNRESET) return std::optional<share_message>{};
-    return system_error("recvmsg");
-  }
-  take_control(message, received);
-  if (length == 0) return peer_closed();
-  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
-      static_cast<std::size_t>(length) > share_channel::most_content) {
-    sharing::close_received(std::move(received.descriptors));
-    return error{.code = errc::invalid_argument, .detail = "a message that is too large"};
-  }
-  received.content.resize(static_cast<std::size_t>(length));
-  return std::optional{std::move(received)};
-}
 
 }  // namespace
-
-namespace sharing {
-
-bool may_close_slowly(const descriptor& each) noexcept {
-  int domain = 0;
-  socklen_t length = sizeof(domain);
-  return ::getsockopt(each.get(), SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 &&
-         domain != AF_UNIX;
-}
-
-void close_received(std::vector<descriptor> unwanted) noexcept {
-  bool is_slow = false;
-  for (const descriptor& each : unwanted) {
-    if (!may_close_slowly(each)) continue;
-    const linger none{.l_onoff = 0, .l_linger = 0};
-    static_cast<void>(::setsockopt(each.get(), SOL_SOCKET, SO_LINGER, &none, sizeof(none)));
-    is_slow = true;
-  }
-  if (!is_slow) return;
-  try {
-    std::thread{[closed = std::move(unwanted)] {}}.detach();
-  } catch (const std::exception&) {
-    // Without a thread they are closed here; their sender had no time to set the option again.
-  }
-}
-
-result<void> wait_for_events(int socket, short events,
-                             std::chrono::steady_clock::time_point deadline, int bell) {
-  for (;;) {
-    const auto remaining =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - channel_clock::now());
-    // A negative number is passed over.
-    std::array<pollfd, 2> polled{{{.fd = socket, .events = events, .revents = 0},
-                                  {.fd = bell, .events = POLLIN, .revents = 0}}};
-    const auto limit = std::clamp<std::chrono::milliseconds::rep>(remaining.count(), 0, 1 << 30);
-    const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(limit));
-    if (ready > 0) return {};
-    if (ready < 0 && errno != EINTR) return system_error("poll");
-    if (ready == 0) return deadline_passed();
-  }
-}
-
-}  // namespace sharing
 
 std::string to_string(const share_peer& peer) {
   return "process " + std::to_string(peer.process) + " of user " + std::to_string(peer.user);
 }
 
-result<std::pair<share_channel, share_channel>> share_channel::pair() {
+result<std::pair<share_channel, share_channel>> share_channel::pair() try {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, socket_kind, 0, ends.data()) != 0) return system_error("socketpair");
   share_channel first{descriptor{ends[0]}};
@@ -165,9 +76,11 @@ result<std::pair<share_channel, share_channel>> share_channel::pair() {
   WEIR_TRY(request_credentials(first.get()));
   WEIR_TRY(request_credentials(second.get()));
   return std::pair{std::move(first), std::move(second)};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<share_channel> share_channel::adopt(descriptor end) {
+result<share_channel> share_channel::adopt(descriptor end) try {
   int domain = 0;
   int type = 0;
   socklen_t length = sizeof(int);
@@ -177,11 +90,13 @@ result<share_channel> share_channel::adopt(descriptor end) {
   }
   WEIR_TRY(request_credentials(end.get()));
   return share_channel{std::move(end)};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<share_channel> share_channel::connect(const std::string& path, timeout limit) {
+result<share_channel> share_channel::connect(const std::string& path, timeout limit) try {
   WEIR_TRY_VALUE(address, address_of(path));
-  const auto deadline = channel_clock::now() + limit;
+  const auto deadline = deadline_after(limit);
   descriptor socket{::socket(AF_UNIX, socket_kind, 0)};
   if (!socket) return system_error("socket");
   WEIR_TRY(request_credentials(socket.get()));
@@ -201,10 +116,12 @@ result<share_channel> share_channel::connect(const std::string& path, timeout li
     if (channel_clock::now() >= deadline) return deadline_passed();
     ::usleep(1000);
   }
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 result<void> share_channel::send(std::span<const std::byte> content,
-                                 std::span<const int> descriptors, timeout limit) const {
+                                 std::span<const int> descriptors, timeout limit) const try {
   if (!end_) return errc::moved_from;
   if (content.empty() || content.size() > most_content || descriptors.size() > most_share_pieces) {
     return error{.code = errc::invalid_argument, .detail = "the size of a message"};
@@ -223,7 +140,7 @@ result<void> share_channel::send(std::span<const std::byte> content,
     header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
     std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
   }
-  const auto deadline = channel_clock::now() + limit;
+  const auto deadline = deadline_after(limit);
   for (;;) {
     if (::sendmsg(end_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
     if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) return peer_closed();
@@ -239,19 +156,20 @@ result<void> share_channel::send(std::span<const std::byte> content,
       WEIR_TRY(wait_for_events(end_.get(), POLLOUT, deadline));
     }
   }
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<share_message> share_channel::receive(timeout limit) const {
+result<share_message> share_channel::receive(timeout limit) const try {
   if (!end_) return errc::moved_from;
-  const auto deadline = channel_clock::now() + limit;
-  for (;;) {
-    WEIR_TRY_VALUE(message, receive_now(end_.get()));
-    if (message) return *std::move(message);
-    WEIR_TRY(wait_for_events(end_.get(), POLLIN, deadline));
-  }
+  WEIR_TRY_VALUE(received, sharing::receive_until(end_.get(), deadline_after(limit)));
+  if (received.refusal) return *std::move(received.refusal);
+  return std::move(received.message);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<share_listener> share_listener::listen(std::string path) {
+result<share_listener> share_listener::listen(std::string path) try {
   WEIR_TRY_VALUE(address, address_of(path));
   descriptor socket{::socket(AF_UNIX, socket_kind, 0)};
   if (!socket) return system_error("socket");
@@ -267,6 +185,8 @@ result<share_listener> share_listener::listen(std::string path) {
   share_listener listener{std::move(socket), std::move(path)};
   if (::listen(listener.socket_.get(), SOMAXCONN) != 0) return system_error("listen");
   return listener;
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 share_listener::share_listener(descriptor socket, std::string path) noexcept
@@ -287,18 +207,26 @@ share_listener& share_listener::operator=(share_listener&& other) noexcept {
   return *this;
 }
 
-result<share_channel> share_listener::accept(share_channel::timeout limit) const {
+result<share_channel> share_listener::accept(share_channel::timeout limit) const try {
   if (!socket_) return errc::moved_from;
-  const auto deadline = channel_clock::now() + limit;
+  const auto deadline = deadline_after(limit);
   for (;;) {
     descriptor accepted{::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
     if (accepted) {
       WEIR_TRY(request_credentials(accepted.get()));
       return share_channel{std::move(accepted)};
     }
+    if (is_shortage(errno)) {
+      // Whoever connected waits on: a descriptor may become free in time.
+      if (channel_clock::now() >= deadline) return system_error("accept");
+      ::usleep(1000);
+      continue;
+    }
     if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) return system_error("accept");
     WEIR_TRY(wait_for_events(socket_.get(), POLLIN, deadline));
   }
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 }}  // namespace weir::v0

@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "base/host_memory.hpp"
 #include "sharing/device_idle.hpp"
 #include "sharing/session.hpp"
 #include "weir/base/checked.hpp"
@@ -84,7 +85,7 @@ exported::~exported() {
 }  // namespace sharing
 
 result<shared_memory> shared_memory::create(weir::device home, bytes size,
-                                            shared_memory_options settings) {
+                                            shared_memory_options settings) try {
   WEIR_TRY_VALUE(whole, round_to_granularity(home, size));
   bytes unit = whole;
   if (settings.unit != bytes{}) {
@@ -99,11 +100,13 @@ result<shared_memory> shared_memory::create(weir::device home, bytes size,
   memory->unit = unit;
   WEIR_TRY(create_pieces(*memory, home, *all / unit));
   return shared_memory{std::move(memory)};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 result<shared_memory> shared_memory::allocate(const caching_allocator& from,
                                               const memory_pool& pool, bytes size,
-                                              const stream_ref& stream) {
+                                              const stream_ref& stream) try {
   if (!pool) return errc::invalid_argument;
   WEIR_TRY_VALUE(whole, round_to_granularity(from.device(), size));
   const bytes unit = from.device().capabilities().granularity;
@@ -122,6 +125,8 @@ result<shared_memory> shared_memory::allocate(const caching_allocator& from,
   memory->unit = under.handles.front().size;
   memory->pieces = std::move(under.handles);
   return shared_memory{std::move(memory)};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 device_address shared_memory::address() const noexcept { return state_->address; }

@@ -1,7 +1,9 @@
 // share_link: the objects that can be offered.
 #include <cstring>
+#include <new>
 #include <utility>
 
+#include "base/host_memory.hpp"
 #include "sharing/session.hpp"
 
 namespace weir { inline namespace v0 {
@@ -41,16 +43,22 @@ result<share_ticket> ticket_for(const sharing::exported& memory, const share_vie
 }  // namespace
 
 result<share_link> share_link::open(std::shared_ptr<runtime> machine, share_channel channel,
-                                    share_link_options settings) {
+                                    share_link_options settings) try {
   WEIR_TRY_VALUE(session, sharing::session::open(std::move(machine), std::move(channel), settings));
   return share_link{std::move(session)};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 share_peer share_link::peer() const noexcept { return state_->peer(); }
 
-result<void> share_link::check() const { return state_->check(); }
+result<void> share_link::check() const try {
+  return state_->check();
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
+}
 
-result<share_grant> share_link::offer(const shared_memory& memory, share_view part) const {
+result<share_grant> share_link::offer(const shared_memory& memory, share_view part) const try {
   if (!memory) return errc::invalid_argument;
   const auto& source = memory.state_;
   WEIR_TRY_VALUE(ticket, ticket_for(*source, part));
@@ -63,9 +71,11 @@ result<share_grant> share_link::offer(const shared_memory& memory, share_view pa
     descriptors.push_back(std::move(piece));
   }
   return state_->send_offer(ticket, memory.device(), numbers, source, true);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<share_grant> share_link::offer_legacy(weir::device home, device_address address) const {
+result<share_grant> share_link::offer_legacy(weir::device home, device_address address) const try {
   const context_scope bound{home};
   if (!bound) return bound.error();
   driver::CUdeviceptr base = 0;
@@ -90,25 +100,31 @@ result<share_grant> share_link::offer_legacy(weir::device home, device_address a
                              .size = bytes{size},
                              .payload = payload_of(handle)},
                             home, {}, nullptr, true);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<share_grant> share_link::offer(const event& shared_event) const {
+result<share_grant> share_link::offer(const event& shared_event) const try {
   WEIR_TRY_VALUE(handle, shared_event.export_handle());
   return state_->send_offer(
       {.kind = share_kind::event, .object = sharing::next_number(), .payload = payload_of(handle)},
       shared_event.device(), {}, nullptr, false);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<share_grant> share_link::offer(const stream_pool& pool) const {
+result<share_grant> share_link::offer(const stream_pool& pool) const try {
   WEIR_TRY_VALUE(exported, pool.export_descriptor());
   const int number = exported.get();
   return state_->send_offer({.kind = share_kind::pool,
                              .object = reinterpret_cast<std::uintptr_t>(pool.handle()),
                              .pieces = 1},
                             pool.device(), std::span{&number, 1}, nullptr, false);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<share_grant> share_link::offer(const stream_allocation& allocation) const {
+result<share_grant> share_link::offer(const stream_allocation& allocation) const try {
   if (!allocation) return errc::moved_from;
   const stream_pool pool = allocation.pool();
   WEIR_TRY_VALUE(pointer, pool.export_pointer(allocation.data()));
@@ -117,27 +133,35 @@ result<share_grant> share_link::offer(const stream_allocation& allocation) const
                              .size = allocation.size(),
                              .payload = pointer.data},
                             pool.device(), {}, nullptr, false);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<void> share_link::send_note(std::span<const std::byte> text) const {
+result<void> share_link::send_note(std::span<const std::byte> text) const try {
   if (text.size() > most_note) {
     return error{.code = errc::invalid_argument, .requested = bytes{text.size()}};
   }
   return state_->send(sharing::encode_note(text), {}, state_->settings().limit);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 result<void> share_link::revoke(share_grant grant) const {
   return revoke(grant, state_->settings().limit);
 }
-result<void> share_link::revoke(share_grant grant, timeout limit) const {
+result<void> share_link::revoke(share_grant grant, timeout limit) const try {
   return state_->revoke(grant.number(), limit);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 std::size_t share_link::outstanding() const { return state_->outstanding(); }
 
 result<share_offer> share_link::receive() const { return receive(state_->settings().limit); }
-result<share_offer> share_link::receive(timeout limit) const {
+result<share_offer> share_link::receive(timeout limit) const try {
   WEIR_TRY_VALUE(next, state_->receive(limit));
   return share_offer{std::move(next)};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 }}  // namespace weir::v0

@@ -1,7 +1,9 @@
 // share_offer and imported_memory: opening an offer.
 #include <cstring>
+#include <new>
 #include <utility>
 
+#include "base/host_memory.hpp"
 #include "sharing/session.hpp"
 
 namespace weir { inline namespace v0 {
@@ -66,7 +68,7 @@ const share_ticket& share_offer::ticket() const noexcept {
   return state_ == nullptr || !state_->ticket ? none : *state_->ticket;
 }
 
-result<imported_memory> share_offer::open_memory() {
+result<imported_memory> share_offer::open_memory() try {
   const bool is_legacy = ticket().kind == share_kind::legacy_memory;
   WEIR_TRY_VALUE(taken,
                  take_if(state_, is_legacy ? share_kind::legacy_memory : share_kind::memory));
@@ -81,22 +83,28 @@ result<imported_memory> share_offer::open_memory() {
   WEIR_TRY_VALUE(address, open_legacy(context_scope{home}, offered));
   return imported_memory{
       std::make_shared<sharing::imported>(std::move(taken->grant), offered, home, address)};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<event> share_offer::open_event() {
+result<event> share_offer::open_event() try {
   WEIR_TRY_VALUE(taken, take_if(state_, share_kind::event));
   WEIR_TRY_VALUE(home, taken->grant->origin().find_device(taken->ticket->device));
   return event::import_handle(home, handle_in<driver::CUipcEventHandle>(*taken->ticket));
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<stream_pool> share_offer::open_pool() {
+result<stream_pool> share_offer::open_pool() try {
   WEIR_TRY_VALUE(taken, take_if(state_, share_kind::pool));
   WEIR_TRY_VALUE(home, taken->grant->origin().find_device(taken->ticket->device));
   return stream_pool::import_descriptor(home, taken->descriptors.front().get());
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 result<stream_allocation> share_offer::open_allocation(stream_pool& pool,
-                                                       const stream_ref& stream) {
+                                                       const stream_ref& stream) try {
   WEIR_TRY_VALUE(taken, take_if(state_, share_kind::pool_pointer));
   WEIR_TRY_VALUE(allocation, pool.import_pointer({taken->ticket->payload}, stream));
   // Where the driver tells no size there is nothing to compare the ticket's with.
@@ -107,11 +115,15 @@ result<stream_allocation> share_offer::open_allocation(stream_pool& pool,
   return error{.code = errc::invalid_argument,
                .requested = taken->ticket->size,
                .detail = "the allocation has " + to_string(size)};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<device_address> imported_memory::address() const {
+result<device_address> imported_memory::address() const try {
   if (state_ == nullptr) return errc::moved_from;
   return state_->address();
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 device_address imported_memory::mapped_at() const noexcept {
   return state_ == nullptr ? 0 : state_->mapped_at();

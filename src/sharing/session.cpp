@@ -4,7 +4,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <sys/syscall.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/host_memory.hpp"
+#include "sharing/deadline.hpp"
 
 namespace weir { inline namespace v0 { namespace sharing {
 namespace {
@@ -23,6 +24,7 @@ using std::chrono::milliseconds;
 // The most that the other side can make this process keep. Beyond it, its messages stay with the
 // kernel, which bounds them, too.
 constexpr std::size_t most_queued = 64;
+constexpr std::size_t most_unsent = 1024;  // of answers that the other side does not read
 constexpr std::size_t most_queued_descriptors = 2 * std::size_t{most_share_pieces};
 
 /// How long a process whose socket is closed already may take to exit.
@@ -54,6 +56,11 @@ std::uint64_t next_number() noexcept {
 
 pid_t session::own_process() noexcept { return ::getpid(); }
 
+grant::grant(std::shared_ptr<session> origin, std::uint64_t number)
+    : origin_{std::move(origin)},
+      number_{number},
+      closed_message_{encode_number(packet_kind::closed, number)} {}
+
 grant::~grant() { origin_->release(*this); }
 
 result<void> grant::check() const { return origin_->check(*this); }
@@ -69,46 +76,61 @@ result<std::shared_ptr<session>> session::open(std::shared_ptr<runtime> machine,
 }
 
 result<void> session::greet() {
-  const auto deadline = clock::now() + settings_.limit;
+  const auto deadline = deadline_after(settings_.limit);
   WEIR_TRY(channel_.send(encode_number(packet_kind::hello, own_number()), {}, settings_.limit));
-  const auto remaining = std::chrono::ceil<milliseconds>(deadline - clock::now());
-  WEIR_TRY_VALUE(answer, channel_.receive(std::max(remaining, milliseconds{0})));
+  request_sender(channel_.get(), true);
+  auto received = receive_until(channel_.get(), deadline);
+  request_sender(channel_.get(), false);
+  if (!received) return std::move(received).error();
+  if (received->refusal) return *std::move(received->refusal);
+  share_message& answer = received->message;
+  const bool has_descriptors = !answer.descriptors.empty();
+  close_received(std::move(answer.descriptors));
   if (!settings_.other_users && answer.from.user != ::geteuid()) {
     return not_permitted("a process of another user");
   }
   WEIR_TRY_VALUE(greeting, decode_packet(answer.content));
-  if (greeting.kind != packet_kind::hello || !answer.descriptors.empty()) {
+  if (greeting.kind != packet_kind::hello || has_descriptors) {
     return bad_message("the other side did not greet");
   }
   peer_ = answer.from;
   peer_number_ = greeting.number;
-  if (peer_.process > 0) {
-    peer_process_ = descriptor{static_cast<int>(::syscall(SYS_pidfd_open, peer_.process, 0U))};
-  }
+  peer_process_ = peer_process{std::move(received->sender), peer_.process};
   return {};
 }
 
-/// False where the kernel cannot tell.
-bool session::has_peer_exited(timeout limit) const noexcept {
-  if (!peer_process_) return false;
-  pollfd polled{.fd = peer_process_.get(), .events = POLLIN, .revents = 0};
-  return ::poll(&polled, 1, static_cast<int>(limit.count())) > 0;
+/// Reads what has come and nobody will receive: to close the socket would close descriptors in it,
+/// which may take as long as their sender likes.
+void session::drain() {
+  ::shutdown(channel_.get(), SHUT_RD);  // from here on there are no more
+  for (;;) {
+    auto left = receive_now(channel_.get());
+    if (!left || !*left) return;
+    share_message& message = (*left)->message;
+    close_received(std::move(message.descriptors));
+    if (message.from != peer_) continue;
+    const auto decoded = decode_packet(message.content);
+    if (decoded && decoded->kind == packet_kind::offer) release_refused(decoded->ticket);
+    if (decoded && decoded->kind == packet_kind::closed) end_grant(decoded->number);
+  }
 }
 
 session::~session() {
   if (owner_ != ::getpid()) return;
+  const session_lock lock{*this};
   try {
     receive_pending();
     // Offers that were never received.
-    for (const queued_message& message : queue_) {
-      if (!message.ticket) continue;
-      unsent_.push_back(encode_number(packet_kind::closed, message.ticket->grant));
-    }
+    for (const queued_message& message : queue_)
+      if (message.ticket)
+        unsent_.push_back(encode_number(packet_kind::closed, message.ticket->grant));
+    drain();
     static_cast<void>(flush());
   } catch (const std::bad_alloc&) {
     // The other side learns of the end from the socket.
   }
-  if (outgoing_grants_.empty() || has_peer_exited(peer_closed_ ? exit_grace : milliseconds{0}))
+  if (outgoing_grants_.empty() ||
+      peer_process_.has_exited(peer_closed_ ? exit_grace : milliseconds{0}))
     return;
   for (const auto& [number, memory] : outgoing_grants_) {
     if (memory != nullptr) memory->exposed.store(true, std::memory_order_relaxed);
@@ -131,7 +153,8 @@ result<void> session::wait(const listener& call, clock::time_point deadline) con
   // Messages that are not what the caller waits for must not keep it beyond its time.
   if (clock::now() >= deadline)
     return error{.code = errc::not_ready, .detail = "the deadline has passed"};
-  WEIR_TRY(wait_for_events(channel_.get(), POLLIN, deadline, call.bell_.get()));
+  WEIR_TRY(
+      wait_for_events(channel_.get(), POLLIN, deadline, {call.bell_.get(), peer_process_.get()}));
   eventfd_t rings = 0;
   static_cast<void>(::eventfd_read(call.bell_.get(), &rings));  // it may not have rung
   return {};
@@ -152,20 +175,32 @@ bool session::has_room() const noexcept {
 /// Reads the messages that have come, without waiting.
 void session::receive_pending() {
   bool has_news = false;
+  // Before the socket is read: what the other process sent it sent before its end. Others may hold
+  // its socket open, those that it has forked, say.
+  if (!peer_exited_ && peer_process_.has_exited(milliseconds{0})) peer_exited_ = has_news = true;
   while (!peer_closed_ && has_room()) {
-    auto message = channel_.receive(milliseconds{0});
-    has_news |= message || message.code() != errc::not_ready;
-    if (message) {
-      handle(*message);
-    } else if (message.code() == errc::not_ready) {
-      break;
-    } else if (message.code() == errc::peer_closed || message.code() == errc::system) {
+    // Before the message is read, so that it is not lost where the host has no memory.
+    std::list<queued_message> place(1);
+    auto received = receive_now(channel_.get());
+    if (received && !*received && !peer_exited_) break;
+    has_news = true;
+    if (!received || !*received) {
       peer_closed_ = true;
-    } else {
-      queue_.push_back({.failure = std::move(message).error()});
+      break;
     }
+    std::optional<queued_message> outcome;
+    try {
+      outcome = handle(**received);
+    } catch (const std::bad_alloc&) {
+      outcome = queued_message{.failure = detail::no_host_memory()};
+      close_received(std::move((*received)->message.descriptors));
+    }
+    if (!outcome) continue;
+    queued_descriptors_ += outcome->descriptors.size();
+    place.front() = *std::move(outcome);
+    queue_.splice(queue_.end(), place);
   }
-  if (peer_closed_ && !outgoing_grants_.empty() && has_peer_exited(milliseconds{0}))
+  if (peer_exited_)  // a dead process has nothing mapped
     while (!outgoing_grants_.empty()) end_grant(outgoing_grants_.begin()->first);
   if (!has_news) return;
   for (const int bell : bells_) static_cast<void>(::eventfd_write(bell, 1));
@@ -174,44 +209,51 @@ void session::receive_pending() {
 void session::end_grant(std::uint64_t number) {
   const auto ending = outgoing_grants_.find(number);
   if (ending == outgoing_grants_.end()) return;
-  ended_.push_back(std::move(ending->second));
-  outgoing_grants_.erase(ending);
+  ended_.insert(outgoing_grants_.extract(ending));  // needs no host memory
 }
 
-void session::handle(share_message& message) {
-  const auto refuse = [this](error reason) WEIR_REQUIRES(mutex_) {
-    queue_.push_back({.failure = std::move(reason)});
-  };
-  if (std::any_of(message.descriptors.begin(), message.descriptors.end(), may_close_slowly)) {
+std::optional<session::queued_message> session::handle(socket_message& received) {
+  share_message& message = received.message;
+  const auto refuse = [&](error reason) {
     close_received(std::move(message.descriptors));
-    return refuse(bad_message("a socket, where descriptors of memory belong"));
-  }
+    return queued_message{.failure = std::move(reason)};
+  };
   if (message.from != peer_) return refuse(not_permitted("a message of another process"));
   auto decoded = decode_packet(message.content);
+  const auto refuse_all = [&](error reason) WEIR_REQUIRES(mutex_) {
+    if (decoded && decoded->kind == packet_kind::offer) release_refused(decoded->ticket);
+    return refuse(std::move(reason));
+  };
+  if (received.refusal) return refuse_all(*std::move(received.refusal));
+  if (std::any_of(message.descriptors.begin(), message.descriptors.end(), may_close_slowly))
+    return refuse_all(bad_message("a socket, where descriptors of memory belong"));
   if (!decoded) return refuse(std::move(decoded).error());
   if (decoded->kind == packet_kind::offer) {
     auto offer = handle_offer(decoded->ticket, message);
-    if (!offer) return refuse(std::move(offer).error());
-    queued_descriptors_ += offer->descriptors.size();
-    queue_.push_back(*std::move(offer));
-    return;
+    if (!offer) return refuse_all(std::move(offer).error());
+    return *std::move(offer);
   }
   if (!message.descriptors.empty()) return refuse(bad_message("descriptors where none belong"));
   switch (decoded->kind) {
     case packet_kind::note:
       if (decoded->note.size() > share_link::most_note)
         return refuse(bad_message("a note too long"));
-      queue_.push_back({.note = {decoded->note.begin(), decoded->note.end()}});
-      return;
+      // In the memory that is there: a note is not lost where the host has none.
+      message.content.erase(
+          message.content.begin(),
+          message.content.end() - static_cast<std::ptrdiff_t>(decoded->note.size()));
+      return queued_message{.note = std::move(message.content)};
     case packet_kind::revoke:
-      return handle_revocation(decoded->number);
+      handle_revocation(decoded->number);
+      return std::nullopt;
     case packet_kind::closed:
-      return end_grant(decoded->number);
+      end_grant(decoded->number);
+      return std::nullopt;
     case packet_kind::hello:
     case packet_kind::offer:
       break;
   }
-  refuse(bad_message("a second greeting"));
+  return refuse(bad_message("a second greeting"));
 }
 
 result<session::queued_message> session::handle_offer(const share_ticket& ticket,
@@ -219,11 +261,25 @@ result<session::queued_message> session::handle_offer(const share_ticket& ticket
   if (ticket.exporter != peer_number_) return not_permitted("a ticket of another process");
   // Grants count up: one that does not was seen before.
   if (ticket.grant <= last_incoming_grant_) return not_permitted("a ticket that came before");
-  last_incoming_grant_ = ticket.grant;
   if (message.descriptors.size() != ticket.pieces) {
     return bad_message("the ticket speaks of another number of descriptors");
   }
+  last_incoming_grant_ = ticket.grant;
   return queued_message{.ticket = ticket, .descriptors = std::move(message.descriptors)};
+}
+
+void session::release_refused(const share_ticket& ticket) {
+  // One that came before may be in use.
+  if (ticket.exporter != peer_number_ || ticket.grant <= last_incoming_grant_) return;
+  last_incoming_grant_ = ticket.grant;
+  answer_closed(ticket.grant);
+}
+
+void session::answer_closed(std::uint64_t number) {
+  // A process that asks and does not read gets no more answers than this.
+  if (!flush() && unsent_.size() >= most_unsent) return;
+  unsent_.push_back(encode_number(packet_kind::closed, number));
+  static_cast<void>(flush());
 }
 
 void session::handle_revocation(std::uint64_t number) {
@@ -234,38 +290,46 @@ void session::handle_revocation(std::uint64_t number) {
   const auto waiting = std::find_if(queue_.begin(), queue_.end(), [&](const queued_message& each) {
     return each.ticket && each.ticket->grant == number;
   });
-  if (waiting == queue_.end()) return;  // released, and the message is on its way
+  // Elsewhere: it was released, or never came here whole. It is not in use, and that is said again.
+  answer_closed(number);
+  if (waiting == queue_.end()) return;
   queued_descriptors_ -= waiting->descriptors.size();
   queue_.erase(waiting);
-  unsent_.push_back(encode_number(packet_kind::closed, number));
-  static_cast<void>(flush());
+}
+
+result<std::unique_ptr<incoming>> session::take_first() {
+  queued_message& first = queue_.front();
+  auto message = std::make_unique<incoming>();
+  if (first.ticket) {
+    const std::uint64_t number = first.ticket->grant;
+    const auto entry = incoming_grants_.emplace(number, false).first;
+    try {
+      message->grant = std::make_shared<grant>(shared_from_this(), number);
+    } catch (const std::bad_alloc&) {
+      incoming_grants_.erase(entry);
+      throw;
+    }
+  }
+  queued_message next = std::move(first);
+  queue_.pop_front();
+  queued_descriptors_ -= next.descriptors.size();
+  if (next.failure) return *std::move(next.failure);
+  message->ticket = next.ticket;
+  message->note = std::move(next.note);
+  message->descriptors = std::move(next.descriptors);
+  return message;
 }
 
 result<std::unique_ptr<incoming>> session::receive(timeout limit) {
   if (owner_ != ::getpid()) return detail::fork_error();
-  const auto deadline = clock::now() + limit;
+  const auto deadline = deadline_after(limit);
   listener self{*this};
   for (;;) {
     {
       const session_lock lock{*this};
       static_cast<void>(flush());
       receive_pending();
-      if (!queue_.empty()) {
-        queued_message next = std::move(queue_.front());
-        queue_.pop_front();
-        queued_descriptors_ -= next.descriptors.size();
-        if (next.failure) return *std::move(next.failure);
-        auto message =
-            std::make_unique<incoming>(incoming{.ticket = next.ticket,
-                                                .note = std::move(next.note),
-                                                .descriptors = std::move(next.descriptors),
-                                                .grant = nullptr});
-        if (message->ticket) {
-          incoming_grants_.emplace(message->ticket->grant, false);
-          message->grant = std::make_shared<grant>(shared_from_this(), message->ticket->grant);
-        }
-        return message;
-      }
+      if (!queue_.empty()) return take_first();
       if (peer_closed_) return peer_closed();
       if (limit > timeout{0}) WEIR_TRY(listen(self));
     }
@@ -278,7 +342,7 @@ result<void> session::check() {
   const session_lock lock{*this};
   static_cast<void>(flush());
   receive_pending();
-  if (peer_closed_) return peer_closed();
+  if (is_peer_gone()) return peer_closed();
   return {};
 }
 
@@ -288,19 +352,19 @@ result<void> session::check(const grant& used) {
   static_cast<void>(flush());
   receive_pending();
   if (incoming_grants_.at(used.number())) return not_permitted("the other process revoked it");
-  if (peer_closed_) return peer_closed();
+  if (is_peer_gone()) return peer_closed();
   return {};
 }
 
-void session::release(const grant& released) noexcept {
+void session::release(grant& released) noexcept {
   if (owner_ != ::getpid()) return;
   const session_lock lock{*this};
   incoming_grants_.erase(released.number());
+  unsent_.splice(unsent_.end(), released.take_closed_message());
   try {
-    unsent_.push_back(encode_number(packet_kind::closed, released.number()));
     static_cast<void>(flush());
   } catch (const std::bad_alloc&) {
-    report_error(detail::no_host_memory());
+    // The next call sends it.
   }
 }
 
@@ -319,20 +383,20 @@ bool session::flush() {
 result<void> session::send(std::span<const std::byte> content, std::span<const int> descriptors,
                            timeout limit) {
   if (owner_ != ::getpid()) return detail::fork_error();
-  const auto deadline = clock::now() + limit;
+  const auto deadline = deadline_after(limit);
   for (;;) {
     short events = POLLOUT;
     {
       const session_lock lock{*this};
       receive_pending();  // two sides that only send would wait for each other
-      if (peer_closed_) return peer_closed();
+      if (is_peer_gone()) return peer_closed();
       if (flush()) {
         auto sent = channel_.send(content, descriptors, milliseconds{0});
         if (sent || sent.code() != errc::not_ready) return sent;
       }
       if (has_room()) events = POLLIN | POLLOUT;
     }
-    WEIR_TRY(wait_for_events(channel_.get(), events, deadline));
+    WEIR_TRY(wait_for_events(channel_.get(), events, deadline, {peer_process_.get(), -1}));
     if (clock::now() >= deadline) return errc::not_ready;
     // Room for a message and room for its descriptors are two things; only one can be polled for.
     std::this_thread::sleep_for(std::chrono::microseconds{200});
@@ -355,7 +419,12 @@ result<share_grant> session::send_offer(share_ticket ticket, weir::device home,
     const session_lock lock{*this};
     outgoing_grants_.emplace(ticket.grant, std::move(memory));
   }
-  auto sent = send(encode_offer(ticket), descriptors, settings_.limit);
+  result<void> sent;
+  try {
+    sent = send(encode_offer(ticket), descriptors, settings_.limit);
+  } catch (const std::bad_alloc&) {
+    sent = detail::no_host_memory();
+  }
   if (!sent) {
     const session_lock lock{*this};
     end_grant(ticket.grant);
@@ -366,7 +435,7 @@ result<share_grant> session::send_offer(share_ticket ticket, weir::device home,
 
 result<void> session::revoke(std::uint64_t number, timeout limit) {
   if (owner_ != ::getpid()) return detail::fork_error();
-  const auto deadline = clock::now() + limit;
+  const auto deadline = deadline_after(limit);
   {
     const session_lock lock{*this};
     receive_pending();
@@ -381,7 +450,7 @@ result<void> session::revoke(std::uint64_t number, timeout limit) {
       receive_pending();
       if (outgoing_grants_.count(number) == 0) return {};
       if (peer_closed_) {
-        if (!has_peer_exited(exit_grace)) return peer_closed();
+        if (!peer_process_.has_exited(exit_grace)) return peer_closed();
         end_grant(number);
         return {};
       }
@@ -395,7 +464,11 @@ result<void> session::revoke(std::uint64_t number, timeout limit) {
 std::size_t session::outstanding() {
   if (owner_ != ::getpid()) return 0;  // the grants are the parent's
   const session_lock lock{*this};
-  receive_pending();
+  try {
+    receive_pending();
+  } catch (const std::bad_alloc&) {
+    // As far as it is known.
+  }
   return outgoing_grants_.size();
 }
 

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,22 +18,12 @@
 #include "base/mutex.hpp"
 #include "device/state.hpp"
 #include "sharing/device_idle.hpp"
+#include "sharing/message.hpp"
 #include "sharing/packet.hpp"
+#include "sharing/peer_process.hpp"
 #include "weir/share/session.hpp"
 
 namespace weir { inline namespace v0 { namespace sharing {
-
-/// Whether it is a socket that close() may wait for: of a network. Memory never is.
-[[nodiscard]] bool may_close_slowly(const descriptor& each) noexcept;
-/// Closes descriptors that another process sent. To close such a socket may take as long as its
-/// sender likes (SO_LINGER), so it is closed on a thread of its own: no call with a deadline waits.
-void close_received(std::vector<descriptor> unwanted) noexcept;
-
-/// Waits until one of `events` (POLLIN, POLLOUT) is ready or the socket is closed, or until `bell`,
-/// if there is one, can be read. not_ready: the deadline has passed.
-[[nodiscard]] result<void> wait_for_events(int socket, short events,
-                                           std::chrono::steady_clock::time_point deadline,
-                                           int bell = -1);
 
 /// The number that stands for this process; a forked child has another.
 [[nodiscard]] std::uint64_t own_number();
@@ -95,20 +85,24 @@ class session;
 /// The importing side of one grant: its destructor releases it.
 class grant {
  public:
-  grant(std::shared_ptr<session> origin, std::uint64_t number) noexcept
-      : origin_{std::move(origin)}, number_{number} {}
+  grant(std::shared_ptr<session> origin, std::uint64_t number);
   ~grant();
   grant(const grant&) = delete;
   grant& operator=(const grant&) = delete;
 
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   [[nodiscard]] session& origin() const noexcept { return *origin_; }
+  /// The message of its end, made before: to release it needs no host memory.
+  [[nodiscard]] std::list<std::vector<std::byte>> take_closed_message() noexcept {
+    return std::move(closed_message_);
+  }
   /// not_permitted: revoked; peer_closed: the exporter is gone. Reads the messages that have come.
   [[nodiscard]] result<void> check() const;
 
  private:
   std::shared_ptr<session> origin_;
   std::uint64_t number_;
+  std::list<std::vector<std::byte>> closed_message_;
 };
 
 /// An offer or a note that was received and not opened.
@@ -211,7 +205,7 @@ class session : public std::enable_shared_from_this<session> {
   [[nodiscard]] std::size_t outstanding() WEIR_EXCLUDES(mutex_);
 
   [[nodiscard]] result<std::unique_ptr<incoming>> receive(timeout limit) WEIR_EXCLUDES(mutex_);
-  void release(const grant& released) noexcept WEIR_EXCLUDES(mutex_);
+  void release(grant& released) noexcept WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<void> check(const grant& used) WEIR_EXCLUDES(mutex_);
 
   /// The mapping of a ticket's handles: the one that there is, or a new one.
@@ -231,6 +225,7 @@ class session : public std::enable_shared_from_this<session> {
     std::vector<std::byte> note{};
     std::vector<descriptor> descriptors{};
   };
+  using exports = std::map<std::uint64_t, std::shared_ptr<exported>>;  // by grant
   using mapping_key = std::tuple<std::uint64_t, std::uint32_t, std::uint32_t, access_rights>;
 
   /// A call that waits for messages. Those that another thread has read are not in the socket any
@@ -257,12 +252,24 @@ class session : public std::enable_shared_from_this<session> {
   [[nodiscard]] result<void> greet();
   [[nodiscard]] bool has_room() const noexcept WEIR_REQUIRES(mutex_);
   void receive_pending() WEIR_REQUIRES(mutex_);
-  void handle(share_message& message) WEIR_REQUIRES(mutex_);
+  /// What receive() is to return of it, if anything.
+  [[nodiscard]] std::optional<queued_message> handle(socket_message& received)
+      WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<queued_message> handle_offer(const share_ticket& ticket,
                                                     share_message& message) WEIR_REQUIRES(mutex_);
+  /// The offer cannot be used here: the other side need not keep it.
+  void release_refused(const share_ticket& ticket) WEIR_REQUIRES(mutex_);
+  /// Tells the other side that a grant is not in use here.
+  void answer_closed(std::uint64_t number) WEIR_REQUIRES(mutex_);
+  /// The first of the queue, which stays there if the host has no memory.
+  [[nodiscard]] result<std::unique_ptr<incoming>> take_first() WEIR_REQUIRES(mutex_);
+  void drain() WEIR_REQUIRES(mutex_);
   void handle_revocation(std::uint64_t number) WEIR_REQUIRES(mutex_);
   [[nodiscard]] bool flush() WEIR_REQUIRES(mutex_);
-  [[nodiscard]] bool has_peer_exited(timeout limit) const noexcept;
+  /// Whether the other side closed the link or died; messages of before may be unread.
+  [[nodiscard]] bool is_peer_gone() const noexcept WEIR_REQUIRES(mutex_) {
+    return peer_closed_ || peer_exited_;
+  }
   /// The other side has released it.
   void end_grant(std::uint64_t number) WEIR_REQUIRES(mutex_);
 
@@ -284,7 +291,7 @@ class session : public std::enable_shared_from_this<session> {
 
    private:
     session& owner_;
-    std::vector<std::shared_ptr<exported>> ended_;
+    exports ended_;
   };
 
   const std::shared_ptr<runtime> machine_;
@@ -294,23 +301,24 @@ class session : public std::enable_shared_from_this<session> {
   // Fixed by greet().
   share_peer peer_{};
   std::uint64_t peer_number_ = 0;  // the other process's own_number()
-  descriptor peer_process_;        // a pidfd
+  peer_process peer_process_;
 
   detail::mutex send_mutex_;  // grants are sent in the order of their numbers
 
   detail::mutex mutex_;
-  bool peer_closed_ WEIR_GUARDED_BY(mutex_) = false;
-  std::deque<queued_message> queue_ WEIR_GUARDED_BY(mutex_);
+  bool peer_exited_ WEIR_GUARDED_BY(mutex_) = false;
+  bool peer_closed_ WEIR_GUARDED_BY(mutex_) = false;  // there is nothing more to be read
+  std::list<queued_message> queue_ WEIR_GUARDED_BY(mutex_);
   std::size_t queued_descriptors_ WEIR_GUARDED_BY(mutex_) = 0;
   std::vector<int> bells_ WEIR_GUARDED_BY(mutex_);  // of those who listen
   /// Messages that the socket had no room for.
-  std::deque<std::vector<std::byte>> unsent_ WEIR_GUARDED_BY(mutex_);
+  std::list<std::vector<std::byte>> unsent_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t last_incoming_grant_ WEIR_GUARDED_BY(mutex_) = 0;
   /// Grants of the other side that are open here, and whether they were revoked.
   std::map<std::uint64_t, bool> incoming_grants_ WEIR_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::shared_ptr<exported>> outgoing_grants_ WEIR_GUARDED_BY(mutex_);
+  exports outgoing_grants_ WEIR_GUARDED_BY(mutex_);
   /// Of grants that ended; taken by session_lock.
-  std::vector<std::shared_ptr<exported>> ended_ WEIR_GUARDED_BY(mutex_);
+  exports ended_ WEIR_GUARDED_BY(mutex_);
 
   detail::mutex map_mutex_;
   std::map<mapping_key, std::weak_ptr<mapped>> mapped_ WEIR_GUARDED_BY(map_mutex_);

@@ -91,10 +91,12 @@ class live_page::publisher {
     int file = ::open(folder().c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, S_IRUSR | S_IWUSR);
     const bool is_nameless = file >= 0;
     path_ = path_of(process_, ++count);
-    if (!is_nameless) {
-      ::unlink(path_.c_str());  // of a process that had our number and crashed
+    for (int tries = 0; !is_nameless && tries < most_names; ++tries) {
+      remove_leftover(path_);  // of a process that had our number and crashed
       file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
                     S_IRUSR | S_IWUSR);
+      if (file >= 0 || errno != EEXIST) break;
+      path_ = path_of(process_, ++count);
     }
     if (file < 0) return system_error(std::exchange(path_, {}));
     const descriptor closed_at_end{file};
@@ -128,8 +130,8 @@ class live_page::publisher {
   /// Names the page by the next number that others have not taken.
   [[nodiscard]] bool give_name(int file, std::atomic<int>& count) {
     const std::string source = "/proc/self/fd/" + std::to_string(file);
-    for (int tries = 0; tries < 16; ++tries) {
-      ::unlink(path_.c_str());  // of a process that had our number and crashed
+    for (int tries = 0; tries < most_names; ++tries) {
+      remove_leftover(path_);  // of a process that had our number and crashed
       if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, path_.c_str(), AT_SYMLINK_FOLLOW) == 0)
         return true;
       if (errno != EEXIST) return false;
@@ -182,6 +184,7 @@ class live_page::publisher {
     }
   }
 
+  static constexpr int most_names = 16;                          // that others have taken
   static constexpr std::int64_t pause_factor = 200;              // snapshots take half a per cent
   static constexpr std::int64_t longest_pause = 10'000'000'000;  // however slow a snapshot is
 

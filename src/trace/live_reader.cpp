@@ -220,21 +220,27 @@ result<live_view> read_page(const std::string& path, int process, std::int64_t p
   return view;
 }
 
-/// Whether a process among those that we know wrote it, and nobody has its number.
-bool is_leftover(const std::string& path, int process) {
+/// Whether a process among those that we know wrote it; then who that was.
+std::optional<content> known_page(const std::string& path) {
   const std::uint64_t ours = detail::process_namespace();
-  if (ours == 0 || detail::start_of_process(process) != 0) return false;
+  if (ours == 0) return std::nullopt;
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (file < 0) return false;
+  if (file < 0) return std::nullopt;
   const page_file source{file};
   struct stat status {};
   if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != ::geteuid())
-    return false;
+    return std::nullopt;
   const auto head = source.head();
   content last;
-  return head && head->magic == page_magic && head->version == page_version &&
-         head->size == sizeof(page) && read(source, last) == reading::done &&
-         last.processes == ours;
+  const bool is_known = head && head->magic == page_magic && head->version == page_version &&
+                        head->size == sizeof(page) && read(source, last) == reading::done &&
+                        last.processes == ours;
+  return is_known ? std::optional{last} : std::nullopt;
+}
+
+/// Whether a process among those that we know wrote it, and nobody has its number.
+bool is_leftover(const std::string& path, int process) {
+  return detail::start_of_process(process) == 0 && known_page(path);
 }
 
 }  // namespace
@@ -244,6 +250,12 @@ void trace::live::remove_leftovers() noexcept try {
     const std::string path = path_of(each.process, each.number);
     if (is_leftover(path, each.process)) ::unlink(path.c_str());
   }
+} catch (const std::exception&) {  // no host memory: another time
+}
+
+void trace::live::remove_leftover(const std::string& path) noexcept try {
+  const auto last = known_page(path);
+  if (last && last->start != detail::own_process().start) ::unlink(path.c_str());
 } catch (const std::exception&) {  // no host memory: another time
 }
 

@@ -144,6 +144,7 @@ class conversation {
     constexpr packet_kind kinds[] = {packet_kind::closed, packet_kind::closed, packet_kind::revoke,
                                      packet_kind::revoke, packet_kind::hello,  packet_kind{9}};
     const packet_kind kind = input_.one_of(kinds);
+    if (kind == packet_kind::revoke && accepted_.size() > 500) return;  // there are no more answers
     std::uint64_t number = input_.number();
     // One that means something: of a grant of this side, or of its own.
     if (kind == packet_kind::closed && !granted_.empty() && input_.chance(2))
@@ -243,8 +244,14 @@ class conversation {
       const auto read = sharing::decode_packet(message->content);
       require(read.has_value(), "this side sent what it would refuse");
       if (read->kind != packet_kind::closed) continue;
-      require(accepted_.erase(read->number) == 1, "a grant that was not given, or twice");
+      hear_closed(read->number);
     }
+  }
+
+  void hear_closed(std::uint64_t number) {
+    const auto place = accepted_.find(number);
+    require(place != accepted_.end(), "a grant that was not given, or twice");
+    accepted_.erase(place);
   }
 
   // --- What this side makes of it ---------------------------------------------------------------
@@ -270,9 +277,11 @@ class conversation {
           open->second = true;
           return;
         }
-        std::erase_if(expected_, [&](const expectation& each) {
+        const auto waiting = std::erase_if(expected_, [&](const expectation& each) {
           return each.failure == errc{} && each.grant == read->number;
         });
+        // What is not in use here is said to be released, once more if it was before.
+        if (waiting == 0) accepted_.insert(read->number);
         return;
       }
       case packet_kind::closed:
@@ -287,8 +296,8 @@ class conversation {
     if (ticket.exporter != other_number || ticket.grant <= last_heard_)
       return refuse(errc::not_permitted);
     last_heard_ = ticket.grant;
+    accepted_.insert(ticket.grant);  // one that is refused is released as well
     if (descriptors != ticket.pieces) return refuse(errc::invalid_argument);
-    accepted_.insert(ticket.grant);
     expected_.push_back({.grant = ticket.grant});
   }
 
@@ -414,8 +423,7 @@ class conversation {
       if (!message) return require(message.code() == errc::peer_closed, "it does not end");
       const auto read = sharing::decode_packet(message->content);
       require(read.has_value(), "this side sent what it would refuse");
-      if (read->kind == packet_kind::closed)
-        require(accepted_.erase(read->number) == 1, "a grant that was not given, or twice");
+      if (read->kind == packet_kind::closed) hear_closed(read->number);
     }
   }
 
@@ -433,10 +441,10 @@ class conversation {
   std::deque<message> said_;      // and not looked at
   std::deque<expectation> expected_;
   std::uint64_t last_heard_ = 0;
-  std::set<std::uint64_t> accepted_;     // grants of theirs whose release has not arrived there
-  std::map<std::uint64_t, bool> open_;   // grants of theirs that are open here: revoked
-  std::vector<std::uint64_t> granted_;   // grants of this side
-  std::set<std::uint64_t> outstanding_;  // those of them that were not released
+  std::multiset<std::uint64_t> accepted_;  // grants of theirs whose release has not arrived there
+  std::map<std::uint64_t, bool> open_;     // grants of theirs that are open here: revoked
+  std::vector<std::uint64_t> granted_;     // grants of this side
+  std::set<std::uint64_t> outstanding_;    // those of them that were not released
   std::vector<std::pair<std::uint64_t, imported_memory>> imported_;
 };
 

@@ -17,6 +17,7 @@
 
 #include "fuzz_input.hpp"
 #include "sharing/budget_page.hpp"
+#include "support/live_folder.hpp"
 #include "trace/live_layout.hpp"
 #include "weir/device/virtual_memory.hpp"
 #include "weir/trace/live_page.hpp"
@@ -24,6 +25,8 @@
 namespace weir::fuzz { namespace {
 
 using namespace trace::live;
+
+const testing_support::own_live_folder pages;
 
 /// A file among the live pages of this process, gone with this object.
 class page_file {

@@ -336,6 +336,104 @@ static int pools(void) {
   return 0;
 }
 
+static CUmemoryPool pool_of(int device) {
+  CUmemPoolProps properties;
+  CUmemoryPool pool = NULL;
+  memset(&properties, 0, sizeof properties);
+  properties.type = 1;
+  properties.location_type = 1;
+  properties.location_id = device;
+  printf("create %d\n", p_cuMemPoolCreate(&pool, &properties));
+  return pool;
+}
+
+/* Takes blocks of 64 MiB of a pool until there are no more, or `most`. */
+static int fill_from(CUmemoryPool pool, CUstream stream, int most) {
+  CUdeviceptr p;
+  int count = 0;
+  while (count < most && p_cuMemAllocFromPoolAsync(&p, 64 * MIB, pool, stream) == 0) ++count;
+  return count;
+}
+
+/* Pools of device 1 while device 0 is current. */
+static int crosses(void) {
+  CUdeviceptr p;
+  CUstream streams[2];
+  CUmemoryPool pool = NULL;
+  unsigned long long used = 0, most = 0;
+  for (int device = 1; device >= 0; --device) {
+    begin(device);
+    allocate(MIB);
+    p_cuStreamCreate(&streams[device], 1);
+  }
+  p_cuDeviceGetDefaultMemPool(&pool, 1);
+  printf("default pool %d\n", p_cuMemAllocFromPoolAsync(&p, 64 * MIB, pool, streams[0]));
+  p_cuMemPoolGetAttribute(pool, 7, &used);
+  p_cuMemPoolGetAttribute(pool, 8, &most);
+  printf("used %llu MiB, most %llu MiB\n", used / MIB, most / MIB);
+  printf("free %d\n", p_cuMemFreeAsync(p, streams[0]));
+  p_cuStreamSynchronize(streams[0]);
+  p_cuMemPoolGetAttribute(pool, 7, &used);
+  printf("used %llu MiB\n", used / MIB);
+  pool = pool_of(1);
+  printf("%d blocks on its stream\n", fill_from(pool, streams[1], 14));
+  printf("other device %d\n", p_cuMemAlloc(&p, 500 * MIB));
+  printf("%d more\n", fill_from(pool, streams[1], 10));
+  p_cuDeviceSetMemPool(1, pool_of(1));
+  printf("current pool %d\n", p_cuMemAllocAsync(&p, 64 * MIB, streams[1]));
+  printf("other device %d\n", p_cuMemAlloc(&p, 400 * MIB));
+  return 0;
+}
+
+/* Plain memory first, until there are 12 blocks of 64 MiB, then as many of streams. */
+static int both(void) {
+  CUdeviceptr p;
+  int plain = 0, streams = 0;
+  begin(0);
+  while (plain < 12 && p_cuMemAlloc(&p, 64 * MIB) == 0) ++plain;
+  while (streams < 12 && p_cuMemAllocAsync(&p, 64 * MIB, NULL) == 0) ++streams;
+  printf("%d plain, %d of streams\n", plain, streams);
+  return 0;
+}
+
+/* What the driver refuses during captures: by the mode of the capture, of other streams. */
+static int captures(void) {
+  CUstream captured, other;
+  begin(0);
+  p_cuStreamCreate(&captured, 1);
+  p_cuStreamCreate(&other, 1);
+  for (int mode = 0; mode < 3; ++mode) {
+    for (int what = 0; what < 4; ++what) {
+      CUgraph graph = NULL;
+      CUdeviceptr plain = allocate(4096), of_stream = 0, p = 0;
+      int code = p_cuMemAllocAsync(&of_stream, 4096, other);
+      p_cuCtxSynchronize();
+      p_cuStreamBeginCapture(captured, mode);
+      if (what == 0) code = p_cuMemAlloc(&p, 4096);
+      if (what == 1) code = p_cuMemFree(plain);
+      if (what == 2) code = p_cuMemAllocAsync(&p, 4096, other);
+      if (what == 3) code = p_cuMemFreeAsync(of_stream, other);
+      printf("%d %d: %d, end %d\n", mode, what, code, p_cuStreamEndCapture(captured, &graph));
+      if (graph != NULL) p_cuGraphDestroy(graph);
+    }
+  }
+  return 0;
+}
+
+/* One release of the primary context too many. */
+static int over(void) {
+  CUdeviceptr p;
+  begin(0);
+  allocate(5 * MIB);
+  printf("release %d\n", p_cuDevicePrimaryCtxRelease(0));
+  printf("release again %d\n", p_cuDevicePrimaryCtxRelease(0));
+  begin(0);
+  p = allocate(5 * MIB);
+  printf("holds %d\n", holds(p, 5 * MIB, 3));
+  printf("free %d\n", p_cuMemFree(p));
+  return 0;
+}
+
 static int reset(void) {
   CUdeviceptr p;
   unsigned flags;
@@ -564,29 +662,16 @@ static int leave(void) {
 static const struct {
   const char* name;
   int (*run)(void);
-} scenarios[] = {{"basic", basic},
-                 {"many", many},
-                 {"fill", fill},
-                 {"ordered", ordered},
-                 {"hazard", hazard},
-                 {"capture", capture},
-                 {"pools", pools},
-                 {"reset", reset},
-                 {"releases", releases},
-                 {"peers", peers},
-                 {"ipc", ipc},
-                 {"threads", threads},
-                 {"forks", forks},
-                 {"child", child},
-                 {"runtimes", runtimes},
-                 {"leave", leave},
-                 {"hold", hold},
-                 {"gate", gate},
-                 {"closes", closes},
-                 {"again", again},
-                 {"unended", unended},
-                 {"resets", resets},
-                 {"unended_thread", unended_thread}};
+} scenarios[] = {
+    {"basic", basic},       {"many", many},         {"fill", fill},
+    {"ordered", ordered},   {"hazard", hazard},     {"capture", capture},
+    {"pools", pools},       {"crosses", crosses},   {"both", both},
+    {"over", over},         {"captures", captures}, {"reset", reset},
+    {"releases", releases}, {"peers", peers},       {"ipc", ipc},
+    {"threads", threads},   {"forks", forks},       {"child", child},
+    {"runtimes", runtimes}, {"leave", leave},       {"hold", hold},
+    {"gate", gate},         {"closes", closes},     {"again", again},
+    {"unended", unended},   {"resets", resets},     {"unended_thread", unended_thread}};
 
 int main(int count, char** words) {
   if (count < 3) return 2;

@@ -70,18 +70,22 @@ class Case(unittest.TestCase):
         return self.start([arguments.weir, "run", *flags, "--", *program], **environment)
 
     def compare_all(self, cases):
-        """Of (program, flags, scenario): programs begin and end slowly, so several run side by side."""
-        def compared(case):
-            program, flags, scenario = case
+        """Of (program, flags, scenario): programs begin and end slowly, so several run side by side. Each is recorded,
+        which shows that weir was there."""
+        def compared(numbered):
+            number, (program, flags, _) = numbered
+            trace = self.folder / f"compared{number}.weirtrace"
             native = self.start(program)
-            served = self.weir_run(program, *flags)
+            served = self.weir_run(program, "--record", trace, *flags)
             said = set(served.stderr.splitlines()) - set(native.stderr.splitlines())
-            return native, served, said
+            return native, served, said, self.events(trace)[0] if trace.exists() else 0
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            for case, (native, served, said) in zip(cases, pool.map(compared, cases)):
+            for case, (native, served, said, events) in zip(cases, pool.map(compared, enumerate(cases))):
                 program, flags, scenario = case
                 with self.subTest(program=[Path(program[0]).name, *program[1:]], flags=flags):
+                    self.assertEqual(native.returncode, 0, native.stderr)
+                    self.assertGreater(events, 0)
                     self.assertEqual((served.returncode, served.stdout), (native.returncode, native.stdout), said)
                     self.assertEqual(said, LEFT_TO_THE_DRIVER.get(scenario, set()))
                     self.assertNotRegex(served.stdout, r"[1-9]\d* wrong")
@@ -227,8 +231,10 @@ class InPython(Case):
                                      "print(int(x.sum()), int(x[12345]))\n")
         choice = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
         native = self.start(program, **choice)
-        served = self.weir_run(program, "--python", "off", **choice)
+        trace = self.folder / "jax.weirtrace"
+        served = self.weir_run(program, "--python", "off", "--record", trace, **choice)
         self.assertEqual((served.returncode, served.stdout), (0, native.stdout), served.stderr)
+        self.assertGreater(self.events(trace)[0], 20)  # the allocator of the platform asks for each array
 
 
 class BesideOthers(Case):
@@ -248,13 +254,19 @@ class BesideOthers(Case):
         for kind in KINDS:
             for scenario in ("sums", "ordered", "threads"):
                 program = self.runtime_program(kind, scenario)
-                cases += [(scenario, [sanitizer(), arguments.weir, "run", "--", *program]),
-                          (scenario, [arguments.weir, "run", "--", sanitizer(), *program])]
+                for number, around in enumerate(([sanitizer()], [])):
+                    trace = self.folder / f"{kind}{scenario}{number}-%p.weirtrace"
+                    words = [*around, arguments.weir, "run", "--record", trace, "--",
+                             *([] if around else [sanitizer()]), *program]
+                    cases.append((scenario, words, f"{kind}{scenario}{number}-*.weirtrace"))
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            for (scenario, words), (errors, ran) in zip(cases, pool.map(lambda case: self.checked(*case[1]), cases)):
+            for (scenario, words, traces), (errors, ran) in zip(cases,
+                                                                pool.map(lambda case: self.checked(*case[1]), cases)):
                 with self.subTest(words=words):
                     self.assertEqual(errors, 0, ran.stdout)
                     self.assertIn(f"{scenario}: 0 wrong", ran.stdout)
+                    allocations = sum(self.events(trace)[0] for trace in self.folder.glob(traces))
+                    self.assertGreaterEqual(allocations, {"sums": 100, "ordered": 120, "threads": 1}[scenario])
 
     def test_compute_sanitizer_knows_what_the_driver_keeps(self):
         program = self.runtime_program("static", "overflow")
@@ -272,12 +284,15 @@ class BesideOthers(Case):
             self.skipTest("MPS does not start")
         try:
             programs = [self.runtime_program(kind, scenario) for kind in KINDS for scenario in ("sums", "ordered")]
-            for program in programs:
+            for number, program in enumerate(programs):
+                trace = self.folder / f"mps{number}.weirtrace"
                 native = self.start(program, **places)
                 if native.returncode != 0 or "0 failures" not in native.stdout:
                     self.skipTest(f"MPS does not serve here: {native.stdout}{native.stderr}")
-                served = self.weir_run(program, **places)
+                served = self.weir_run(program, "--record", trace, **places)
                 self.assertEqual((served.returncode, served.stdout), (0, native.stdout), served.stderr)
+                count = {"sums": 100, "ordered": 120}[program[1]]
+                self.assertEqual(self.events(trace), (count, count))
         finally:
             subprocess.run([control], input="quit\n", text=True, env=os.environ | places, capture_output=True, timeout=60)
 

@@ -257,7 +257,8 @@ TEST(channels, refuse_what_is_too_large_and_go_on) {
     }
     // As many descriptors as the kernel takes, which is more than any ticket speaks of.
     constexpr std::size_t flood = 253;
-    std::vector<int> numbers(flood, one.get());
+    const descriptor nothing{::open("/dev/null", O_RDWR | O_CLOEXEC)};
+    std::vector<int> numbers(flood, nothing.get());
     std::vector<char> control(CMSG_SPACE(flood * sizeof(int)));
     char byte = 1;
     iovec part{&byte, 1};
@@ -281,6 +282,16 @@ TEST(channels, refuse_what_is_too_large_and_go_on) {
     EXPECT_EQ(two.receive(1s).value().content, some_bytes(1));
   }
   EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(channels, tell_a_message_without_content_from_the_end) {
+  auto [one, two] = share_channel::pair().value();
+  ASSERT_EQ(::send(one.get(), "", 0, 0), 0);
+  EXPECT_TRUE(one.send(some_bytes(1), {}, 1s));
+  EXPECT_EQ(reason_of(two.receive(1s)), "invalid_argument: a message without content");
+  EXPECT_EQ(two.receive(1s).value().content, some_bytes(1));
+  one.close();
+  EXPECT_EQ(code_of(two.receive(1s)), errc::peer_closed);
 }
 
 TEST(channels, meet_at_a_path) {
@@ -365,6 +376,31 @@ TEST(channels, say_so_where_the_process_has_no_descriptor_left) {
   EXPECT_EQ(listened, "system: socket: Too many open files");
   EXPECT_EQ(accepted, "system: accept: Too many open files");
   EXPECT_EQ(code_of(listener.accept(1s)), std::nullopt) << "who waited is still there";
+}
+
+TEST(listeners, wait_for_a_descriptor) {
+  const std::string path = path_of("soon");
+  const auto listener = share_listener::listen(path).value();
+  const auto waiting = share_channel::connect(path, 1s).value();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto begin = timer::now();
+  const std::string refused = reason_of(listener.accept(30ms));
+  const auto waited = timer::now() - begin;
+  std::atomic<pid_t> number{0};
+  std::string accepted = "nothing";
+  std::thread accepting{[&] {
+    number = ::gettid();
+    accepted = reason_of(listener.accept(std::chrono::milliseconds::max()));
+  }};
+  while (number == 0) std::this_thread::yield();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  accepting.join();
+  EXPECT_EQ(refused, "system: accept: Too many open files");
+  EXPECT_GE(waited, 30ms);
+  EXPECT_EQ(accepted, "");
 }
 
 /// From now on the process may set no option of any socket; false where the system has no filters.

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include <set>
 #include <thread>
 
+#include "sharing/deadline.hpp"
 #include "sharing/session.hpp"
 #include "sharing/sharing_fixture.hpp"
 
@@ -25,6 +27,20 @@ using sharing::encode_number;
 using sharing::encode_offer;
 using sharing::packet_kind;
 using timer = std::chrono::steady_clock;
+
+/// Sockets are closed on threads of their own: its end waits until these have ended.
+class closing_threads {
+ public:
+  closing_threads() = default;
+  ~closing_threads() {
+    for (int i = 0; i < 5'000 && running_threads() > before_; ++i) std::this_thread::sleep_for(1ms);
+  }
+  closing_threads(const closing_threads&) = delete;
+  closing_threads& operator=(const closing_threads&) = delete;
+
+ private:
+  const std::size_t before_ = running_threads();
+};
 
 /// A link whose other end is a liar, who has greeted as one should.
 class hostile_peer : public sharing_test {
@@ -131,19 +147,97 @@ descriptor lingering_socket(descriptor& reader) {
   return writer;
 }
 
+/// Sends any message, also one that no channel would send.
+void send_raw(int end, std::string_view content, std::span<const int> descriptors) {
+  std::vector<char> control(CMSG_SPACE(descriptors.size_bytes()));
+  iovec part{const_cast<char*>(content.data()), content.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+  std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
+  ASSERT_EQ(::sendmsg(end, &message, 0), static_cast<ssize_t>(content.size()));
+}
+std::string text_of_note(std::string_view text) {
+  const auto raw = sharing::encode_note(as_note(text));
+  return {reinterpret_cast<const char*>(raw.data()), raw.size()};
+}
+
+/// Each way to send a socket that closes slowly, and what is said of it.
+struct slow_message {
+  const char* reason;
+  std::function<void(int end, int slow)> send;
+};
+const std::vector<slow_message>& slow_messages() {
+  static const std::vector<slow_message> all = {
+      {"invalid_argument: a socket, where descriptors of memory belong",
+       [](int end, int slow) {
+         send_raw(end, text_of_note("x"), {&slow, 1});
+       }},
+      {"invalid_argument: a message without content",
+       [](int end, int slow) {
+         send_raw(end, "", {&slow, 1});
+       }},
+      {"invalid_argument: a socket, where descriptors of memory belong",
+       [](int end, int slow) {  // in the queue of another one
+         int ends[2];
+         ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+         const descriptor from{ends[0]};
+         const descriptor to{ends[1]};
+         send_raw(from.get(), "y", {&slow, 1});
+         send_raw(end, text_of_note("x"), {&ends[1], 1});
+       }},
+      {"invalid_argument: a message that is too large",
+       [](int end, int slow) {  // behind all that a ticket can speak of
+         const descriptor nothing{::open("/dev/null", O_RDWR | O_CLOEXEC)};
+         std::vector<int> many(253, nothing.get());
+         many.back() = slow;
+         send_raw(end, text_of_note("x"), many);
+       }},
+      {"invalid_argument: a message that is too large",
+       [](int end, int slow) {
+         send_raw(end, std::string(5000, 'x'), {&slow, 1});
+       }},
+  };
+  return all;
+}
+
 TEST_P(hostile_peer, may_not_hold_up_calls_by_sockets_that_close_slowly) {
-  descriptor reader;
-  auto slow = lingering_socket(reader);
-  if (!slow) GTEST_SKIP() << "no network";
-  EXPECT_TRUE(other->end.send(sharing::encode_note({}), one(slow), 1s));
-  slow = descriptor{};  // the copy that is under way is the last
-  const auto begin = timer::now();
-  EXPECT_EQ(reason_of(link->receive(1s)),
-            "invalid_argument: a socket, where descriptors of memory belong");
-  EXPECT_TRUE(link->check());
-  EXPECT_LT(timer::now() - begin, 10s);
-  reader = descriptor{};
+  const closing_threads closing;
+  for (std::size_t i = 0; i < slow_messages().size(); ++i) {
+    SCOPED_TRACE(i);
+    descriptor reader;
+    auto slow = lingering_socket(reader);
+    if (!slow) GTEST_SKIP() << "no network";
+    slow_messages()[i].send(other->end.get(), slow.get());
+    slow = descriptor{};  // the copy that is under way is the last
+    const auto begin = timer::now();
+    EXPECT_EQ(reason_of(link->receive(1s)), slow_messages()[i].reason);
+    EXPECT_TRUE(link->check());
+    EXPECT_LT(timer::now() - begin, 10s);
+  }
   expect_usable(1);
+}
+
+TEST_P(hostile_peer, may_not_hold_up_the_end_of_a_link_either) {
+  const closing_threads closing;
+  for (int i = 0; i < 64; ++i) other->say(sharing::encode_note({}));  // as many as are taken in
+  std::vector<descriptor> readers;
+  for (const slow_message& each : slow_messages()) {
+    auto slow = lingering_socket(readers.emplace_back());
+    if (!slow) GTEST_SKIP() << "no network";
+    each.send(other->end.get(), slow.get());
+  }
+  other->offer(ticket(1), one(good));
+  const auto begin = timer::now();
+  link.reset();
+  EXPECT_LT(timer::now() - begin, 10s);
+  expect_heard(packet_kind::closed, 1);
 }
 
 // --- Forked copies -------------------------------------------------------------------------------
@@ -200,6 +294,21 @@ TEST_P(hostile_greeting, that_is_none) {
   EXPECT_EQ(say(sharing::encode_note({})), no_greeting);
   EXPECT_EQ(say(encode_number(packet_kind::hello, 1), {&number, 1}), no_greeting);
   EXPECT_EQ(say(encode_number(packet_kind::hello, 1)), "");
+}
+
+TEST_P(hostile_greeting, may_not_hold_up_the_call_by_a_socket_that_closes_slowly) {
+  const closing_threads closing;
+  descriptor reader;
+  auto slow = lingering_socket(reader);
+  if (!slow) GTEST_SKIP() << "no network";
+  const auto begin = timer::now();
+  const auto opened = open_after([&](share_channel& end) {
+    const int number = slow.get();
+    EXPECT_TRUE(end.send(encode_number(packet_kind::hello, 1), {&number, 1}, 1s));
+    slow = descriptor{};
+  });
+  EXPECT_EQ(reason_of(opened), "invalid_argument: the other side did not greet");
+  EXPECT_LT(timer::now() - begin, 10s);
 }
 
 TEST_P(hostile_greeting, that_does_not_come) {
@@ -372,6 +481,83 @@ TEST_P(hostile_peer, sends_another_number_of_descriptors) {
   expect_usable(4);
 }
 
+// The other side keeps what it offered until it is released: also what could not be received.
+TEST_P(hostile_peer, need_not_keep_what_was_refused) {
+  const closing_threads closing;
+  other->offer(ticket(1));
+  EXPECT_EQ(code_of(link->receive(1s)), errc::invalid_argument);
+  expect_heard(packet_kind::closed, 1);
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const descriptor first{ends[0]};
+  const descriptor second{ends[1]};
+  other->offer(ticket(2), one(first));
+  EXPECT_EQ(code_of(link->receive(1s)), errc::invalid_argument);
+  expect_heard(packet_kind::closed, 2);
+
+  other->offer(ticket(3), one(good));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto refused = link->receive(1s);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(reason_of(refused),
+            "limit_exceeded: a message whose descriptors this process has no room for: it may have "
+            "0 open (RLIMIT_NOFILE); close some or raise the limit (ulimit -n), and let it be sent "
+            "again");
+  expect_heard(packet_kind::closed, 3);
+  other->offer(ticket(3), one(good));
+  EXPECT_EQ(reason_of(link->receive(1s)), "not_permitted: a ticket that came before");
+  EXPECT_TRUE(hears_nothing());
+  expect_usable(4);
+}
+
+TEST_P(hostile_peer, asks_and_does_not_read) {
+  fill_up();
+  for (std::uint64_t grant = 1; grant <= 3000; ++grant) {
+    other->say(encode_number(packet_kind::revoke, grant));
+    EXPECT_TRUE(link->check());
+  }
+  std::uint64_t answers = 0;
+  for (bool heard_any = true; heard_any;) {
+    EXPECT_TRUE(link->check());
+    heard_any = false;
+    while (auto message = other->end.receive(0ms)) {
+      heard_any = true;
+      const auto read = sharing::decode_packet(message->content).value();
+      if (read.kind == packet_kind::note) continue;
+      EXPECT_EQ(read.kind, packet_kind::closed);
+      EXPECT_EQ(read.number, ++answers);
+    }
+  }
+  EXPECT_EQ(answers, 1024u);
+  expect_usable(1);
+}
+
+TEST_P(hostile_peer, is_waited_for_as_long_as_it_takes) {
+  constexpr auto forever = std::chrono::milliseconds::max();
+  for (const auto limit :
+       {forever, std::chrono::milliseconds{std::chrono::hours{24 * 365 * 300}}, forever - 1ms}) {
+    std::atomic<pid_t> number{0};
+    std::atomic<bool> is_done{false};
+    std::thread waiting{[&] {
+      number = ::gettid();
+      EXPECT_EQ(reason_of(link->receive(limit)), "");
+      is_done = true;
+    }};
+    while (number == 0 || (!is_done && !is_asleep(number))) std::this_thread::yield();
+    EXPECT_FALSE(is_done);
+    other->say(sharing::encode_note({}));
+    waiting.join();
+  }
+  EXPECT_EQ(code_of(link->receive(std::chrono::milliseconds::min())), errc::not_ready);
+  EXPECT_EQ(sharing::deadline_after(forever), timer::time_point::max());
+  const auto past = sharing::deadline_after(-forever);
+  EXPECT_LE(past, timer::now());
+  EXPECT_GT(sharing::deadline_after(1h), timer::now() + 59min);
+}
+
 TEST_P(hostile_peer, that_says_nothing_costs_no_time) {
   const auto thread_time = [] {
     timespec used{};
@@ -410,6 +596,7 @@ TEST_P(hostile_peer, is_not_to_blame_where_somebody_closed_the_descriptor) {
 }
 
 TEST_P(hostile_peer, sends_descriptors_of_other_things) {
+  const closing_threads closing;
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   const descriptor reads{ends[0]};
@@ -420,7 +607,10 @@ TEST_P(hostile_peer, sends_descriptors_of_other_things) {
   const descriptor file{::memfd_create("weir test", MFD_CLOEXEC)};
   ASSERT_EQ(::ftruncate(file.get(), 4 << 20), 0);
   std::uint64_t grant = 0;
-  for (const descriptor* each : {&reads, &writes, &folder, &socket}) {
+  other->offer(ticket(++grant), one(socket));
+  EXPECT_EQ(reason_of(link->receive(1s)),
+            "invalid_argument: a socket, where descriptors of memory belong");
+  for (const descriptor* each : {&reads, &writes, &folder}) {
     other->offer(ticket(++grant), one(*each));
     EXPECT_EQ(reason_of(opened()), "invalid_argument: a descriptor that is no memory") << grant;
   }
@@ -728,6 +918,7 @@ TEST_P(hostile_peer, lets_go_of_what_it_never_had) {
   other->say(encode_number(packet_kind::closed, 12345));
   other->say(encode_number(packet_kind::revoke, 12345));
   EXPECT_TRUE(link->check());
+  expect_heard(packet_kind::closed, 12345);
   EXPECT_TRUE(hears_nothing());
   const auto grant = link->offer(memory).value();
   EXPECT_EQ(code_of(link->revoke(share_grant{grant.number() + 1}, 0ms)), errc::not_found);

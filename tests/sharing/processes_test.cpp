@@ -1,5 +1,6 @@
 // Two and three processes: memory, allocators' blocks, pools, legacy handles and events that both
 // see, and what happens when one of them dies.
+#include <signal.h>
 #include <unistd.h>
 
 #include <array>
@@ -294,6 +295,53 @@ TEST_P(processes, notice_that_an_importer_died) {
     EXPECT_TRUE(comes([&] { return link.outstanding() == 0; }));
     EXPECT_EQ(pool.stats().blocks.current, 0u);  // a dead process has nothing mapped
     EXPECT_EQ(code_of(link.check()), errc::peer_closed);
+  }
+  EXPECT_TRUE(heap.close());
+}
+
+/// Holds memory, and its sockets in a process that it forked, until it is ended.
+WEIR_CHILD(hold_forever_twice) {
+  auto link = link_from_parent(machine, parent);
+  WEIR_CHILD_EXPECT(0, number_of(link));
+  auto memory = link->receive(20s).value().open_memory();
+  WEIR_CHILD_EXPECT(0, number_of(memory));
+  const auto own =
+      shared_memory::create(runtime_over(machine)->device(device_id{0}).value(), memory->size());
+  WEIR_CHILD_EXPECT(0, number_of(own));
+  WEIR_CHILD_EXPECT(0, number_of(link->offer(*own)));
+  const pid_t copy = ::fork();
+  if (copy == 0)
+    for (;;) ::pause();
+  WEIR_CHILD_EXPECT(true, parent.send(copy));
+  parent.meet();  // never comes
+  return 0;
+}
+
+TEST_P(processes, notice_that_an_importer_died_whose_fork_lives) {
+  auto heap = caching_allocator::create(gpu()).value();
+  const auto stream = weir::stream::create(gpu()).value();
+  {
+    const auto pool = heap.create_pool("shared", {.exportable = true}).value();
+    auto memory = shared_memory::allocate(heap, pool, unit(), stream).value();
+    child_process child{"hold_forever_twice", GetParam()};
+    auto link = link_to(child);
+    const auto grant = link.offer(memory).value();
+    const auto theirs = link.receive(20s).value().open_memory().value();
+    pid_t copy = 0;
+    ASSERT_TRUE(child.link().receive(copy));
+    memory = {};
+    EXPECT_EQ(code_of(theirs.address()), std::nullopt);
+    std::thread ending{[&] { child.kill(); }};
+    EXPECT_EQ(code_of(link.receive(20s)), errc::peer_closed);  // wakes up
+    ending.join();
+    EXPECT_EQ(::kill(copy, 0), 0) << "it lives, and has the socket";
+    EXPECT_EQ(code_of(link.check()), errc::peer_closed);
+    EXPECT_EQ(code_of(theirs.address()), errc::peer_closed);
+    EXPECT_EQ(code_of(link.send_note({})), errc::peer_closed);
+    EXPECT_EQ(code_of(link.revoke(grant, 20s)), errc::not_found) << "it ended with the process";
+    EXPECT_EQ(link.outstanding(), 0u);
+    EXPECT_EQ(pool.stats().blocks.current, 0u);
+    EXPECT_EQ(::kill(copy, SIGKILL), 0);
   }
   EXPECT_TRUE(heap.close());
 }

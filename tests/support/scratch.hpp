@@ -8,6 +8,7 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace weir::testing_support {
 
@@ -27,6 +28,8 @@ class scratch_folder {
   [[nodiscard]] std::string path(std::string_view file) const {
     return path_ + "/" + std::string{file};
   }
+  /// The folder stays; its path is the caller's.
+  [[nodiscard]] std::string release() noexcept { return std::exchange(path_, {}); }
   /// How many files it holds.
   [[nodiscard]] std::size_t files() const {
     const std::filesystem::directory_iterator all{path_};

@@ -19,6 +19,7 @@
 
 #include "base/process.hpp"
 #include "support/file_size_limit.hpp"
+#include "support/live_folder.hpp"
 #include "support/no_threads.hpp"
 #include "support/sanitizers.hpp"
 #include "support/scratch.hpp"
@@ -34,6 +35,8 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 namespace live = trace::live;
+
+const testing_support::own_live_folder pages_of_the_tests;
 
 class live_page_tests : public ::testing::Test {
  protected:
@@ -343,6 +346,77 @@ TEST_F(live_page_tests, take_the_next_name_where_others_have_taken_one) {
   const auto page = live_page::publish(memory);
   ASSERT_TRUE(page) << page.error().message();
   EXPECT_NE((*page)->path(), next);
+}
+
+// Processes of two containers that share the folder may have the same number.
+TEST_F(live_page_tests, leave_alone_what_others_may_still_use) {
+  const testing_support::scratch_folder scratch;
+  const variable_set chosen{"WEIR_LIVE_FOLDER", scratch.path("")};
+  auto memory = caching_allocator::create(gpu_).value();
+  const auto first = live_page::publish(memory).value();
+  const auto published_over = [&](std::uint64_t processes, std::uint64_t start) {
+    auto probe = live_page::publish(memory).value();
+    const auto dot = probe->path().rfind('.') + 1;
+    const std::string next =
+        probe->path().substr(0, dot) + std::to_string(std::stoi(probe->path().substr(dot)) + 1);
+    probe.reset();
+    std::filesystem::copy_file(first->path(), next);
+    live::content shown = content_of(*first);
+    shown.processes = processes;
+    shown.start = start;
+    shown.device_total = 4711;
+    {
+      const int file = ::open(next.c_str(), O_RDWR | O_CLOEXEC);
+      const live::mapped_page mapped{file, PROT_READ | PROT_WRITE};
+      ::close(file);
+      live::write(*mapped, shown);
+    }
+    const auto page = live_page::publish(memory).value();
+    const bool is_over = page->path() == next;
+    const std::string text = testing_support::read_bytes(next);
+    const live::page& there = *reinterpret_cast<const live::page*>(text.data());
+    live::content left;
+    EXPECT_TRUE(live::read(there, left));
+    EXPECT_EQ(left.device_total == 4711, !is_over);
+    std::filesystem::remove(next);
+    return is_over;
+  };
+  const std::uint64_t ours = detail::process_namespace();
+  const std::uint64_t start = detail::own_process().start;
+  EXPECT_FALSE(published_over(ours + 1, start + 1)) << "of another container";
+  EXPECT_FALSE(published_over(0, start + 1)) << "nobody knows of whom";
+  EXPECT_FALSE(published_over(ours, start)) << "of this process";
+  EXPECT_TRUE(published_over(ours, start + 1)) << "of a process that had the number before";
+}
+
+TEST_F(live_page_tests, are_there_only_when_they_are_whole) {
+  const testing_support::scratch_folder scratch;
+  const variable_set chosen{"WEIR_LIVE_FOLDER", scratch.path("")};
+  const int nameless = ::open(scratch.path("").c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+  if (nameless < 0) GTEST_SKIP() << "the file system has no files without names";
+  ::close(nameless);
+  auto memory = caching_allocator::create(gpu_).value();
+  std::atomic<bool> is_over{false};
+  std::atomic<int> seen{0};
+  std::thread reader{[&] {
+    while (!is_over) {
+      std::error_code ignored;
+      for (const auto& entry : std::filesystem::directory_iterator{scratch.path(""), ignored}) {
+        const std::string text = testing_support::read_bytes(entry.path());
+        if (!std::filesystem::exists(entry.path())) continue;  // it ended meanwhile
+        ASSERT_EQ(text.size(), sizeof(live::page));
+        const live::page& there = *reinterpret_cast<const live::page*>(text.data());
+        EXPECT_EQ(there.magic, live::page_magic);
+        EXPECT_GE(there.sequence.load(), 2u);
+        ++seen;
+      }
+    }
+  }};
+  for (int i = 0; i < 100 || (seen < 20 && i < 100'000); ++i)
+    EXPECT_TRUE(live_page::publish(memory));
+  is_over = true;
+  reader.join();
+  EXPECT_GE(seen, 20);
 }
 
 TEST_F(live_page_tests, need_shared_memory_and_say_so) {

@@ -36,10 +36,10 @@ struct share_message {
 
 /// One end of a connection that keeps messages whole (SOCK_SEQPACKET).
 ///
-/// Open unless moved from or closed (moved_from). Every call has a deadline; one that passes is
-/// not_ready and leaves nothing half sent or half received. A peer that closed its end or died is
-/// peer_closed, after everything it had sent was received. One thread at a time may move or close
-/// it; any may send and receive.
+/// Open unless moved from or closed (moved_from). Every call has a deadline, which
+/// milliseconds::max() puts off for ever; one that passes is not_ready and leaves nothing half sent
+/// or half received. A peer that closed its end or died is peer_closed, after everything it had
+/// sent was received. One thread at a time may move or close it; any may send and receive.
 class WEIR_API share_channel {
  public:
   using timeout = std::chrono::milliseconds;
@@ -61,8 +61,9 @@ class WEIR_API share_channel {
   /// The descriptors stay the caller's. invalid_argument: too long or too many.
   result<void> send(std::span<const std::byte> content, std::span<const int> descriptors,
                     timeout limit) const;
-  /// invalid_argument: a message that is too long or has too many descriptors; it is dropped, its
-  /// descriptors are closed, the next one can be received.
+  /// invalid_argument: a message that is empty, too long or has too many descriptors;
+  /// limit_exceeded: this process has no room for its descriptors (RLIMIT_NOFILE). It is dropped,
+  /// its descriptors are closed, the next one can be received.
   [[nodiscard]] result<share_message> receive(timeout limit) const;
 
  private:
@@ -82,6 +83,7 @@ class WEIR_API share_listener {
   share_listener(share_listener&& other) noexcept = default;
   share_listener& operator=(share_listener&& other) noexcept;
 
+  /// not_ready: nobody came in time; system: the process had no descriptor left all that time.
   [[nodiscard]] result<share_channel> accept(share_channel::timeout limit) const;
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 

@@ -116,7 +116,7 @@ class WEIR_API imported_memory {
   explicit operator bool() const noexcept { return state_ != nullptr; }
 
   /// The address, if it may be used now. not_permitted: it was revoked; peer_closed: the exporter
-  /// is gone; closed. Reads the messages that have come: a system call.
+  /// is gone; closed. Reads the messages that have come: two system calls.
   [[nodiscard]] result<device_address> address() const;
   /// The address without that check; 0 if closed. Memory that was revoked, or whose exporter died,
   /// stays mapped until it is closed.
@@ -236,8 +236,9 @@ class WEIR_API share_link {
   // --- Imports -----------------------------------------------------------------------------------
 
   /// The next offer or note. not_ready: none came in time; peer_closed; bad_version,
-  /// invalid_argument: the message was none of ours; not_permitted: its ticket was issued by
-  /// another process or seen before. After the last three the next message can be received.
+  /// invalid_argument: the message was none of ours; limit_exceeded: no room for its descriptors
+  /// (RLIMIT_NOFILE); not_permitted: its ticket was issued by another process or seen before. After
+  /// the last four the next message can be received; the grant of a refused offer is released.
   [[nodiscard]] result<share_offer> receive() const;
   [[nodiscard]] result<share_offer> receive(timeout limit) const;
 
