@@ -3,6 +3,8 @@
 
 #include <cstring>
 #include <new>
+#include <string>
+#include <utility>
 
 #include "base/host_memory.hpp"
 #include "device/state.hpp"
@@ -23,6 +25,19 @@ result<device_address> device_address_of(const context_scope& bound, void* host)
   WEIR_TRY(check(call::mem_host_get_device_pointer,
                  bound.driver().mem_host_get_device_pointer(&address, host, 0)));
   return address;
+}
+
+/// The memory is not the program's alone yet, and no object is left to unregister it.
+error still_registered(error reason, bytes size) noexcept {
+  reason.requested = size;
+  try {
+    reason.detail = to_string(size) +
+                    " stay registered, because work that may use them could not be waited for; do "
+                    "not free this memory" +
+                    (reason.detail.empty() ? "" : ": " + reason.detail);
+  } catch (const std::bad_alloc&) {  // then without details
+  }
+  return reason;
 }
 
 }  // namespace
@@ -165,10 +180,11 @@ result<void> registered_memory::close() noexcept {
   const auto home = std::move(home_);
   void* const host = std::exchange(host_, nullptr);
   device_ = 0;
-  size_ = {};
+  const bytes size = std::exchange(size_, {});
   const context_scope bound{home->handle()};
   if (!bound) return bound.error();
-  WEIR_TRY(pools::wait_for_other_devices(*home));
+  auto idle = pools::wait_for_other_devices(*home);
+  if (!idle) return still_registered(std::move(idle).error(), size);
   return pools::free_relaxed(home->handle(), [&] {
     return check(call::mem_host_unregister, bound.driver().mem_host_unregister(host));
   });

@@ -146,7 +146,8 @@ result<void> managed_state::gather(awaited_work& work, const event* behind) {
   if (is_of_one_stream()) {
     uses_.add(*attached_to_);
   } else if (behind != nullptr) {
-    return {};
+    // The event may be part of such a capture. To ask the driver would spoil it.
+    return uses_.refuse_captures();
   }
   return uses_.gather(work, captures::refused);
 }

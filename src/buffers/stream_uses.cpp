@@ -83,6 +83,15 @@ void stream_uses::stream_closing(const stream_ref& stream) noexcept {
   }
 }
 
+result<void> stream_uses::refuse_captures() const {
+  for (const use& each : uses_) {
+    if (each.closed || detail::is_of_another_thread(each.thread)) continue;
+    WEIR_TRY_VALUE(capturing, each.stream.is_capturing());
+    if (capturing) return is_being_captured();
+  }
+  return {};
+}
+
 result<void> stream_uses::gather(awaited_work& into, captures captured) const {
   for (const use& each : uses_) {
     if (each.closed || detail::is_of_another_thread(each.thread)) {

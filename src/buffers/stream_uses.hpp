@@ -48,6 +48,8 @@ class stream_uses {
   enum class captures : std::uint8_t { refused, ignored };
   /// Adds what has to be waited for. capture_forbidden: a stream is being captured.
   [[nodiscard]] result<void> gather(awaited_work& into, captures captured) const;
+  /// capture_forbidden: a stream is being captured.
+  [[nodiscard]] result<void> refuse_captures() const;
   /// Whether everything is done, without waiting. capture_forbidden: a stream is being captured;
   /// not_supported: only waiting can tell.
   [[nodiscard]] result<bool> poll();

@@ -52,8 +52,7 @@ result<std::shared_ptr<block_cache>> block_cache::create(weir::device device, bl
     if (cache->home_->forked()) return detail::fork_error();
     WEIR_TRY_VALUE(legacy, stream_ref::legacy(device).id());
     cache->legacy_stream_ = legacy;
-    detail::add_listener(*cache->home_, *cache);
-    cache->listening_ = true;
+    cache->ends_.listen_on(device);
     return cache;
   });
 }
@@ -69,7 +68,10 @@ block_cache::block_cache(weir::device device, block_source source, cache_limits 
 
 result<stream_slot> block_cache::slot_of(const stream_ref& stream, driver_access& driver) {
   if (stream.device() != device_)
-    return error{.code = errc::bad_stream, .detail = "the stream is of another device"};
+    return error{.code = errc::bad_stream,
+                 .detail =
+                     "the stream is of another device, which cannot allocate in this pool; "
+                     "name a stream of the pool's device"};
   const stream_id id = stream.is_legacy() ? legacy_stream_ : stream.known_id();
   if (id != stream_id{}) return order_.meet(stream, id);
   WEIR_TRY(driver.entered());
@@ -82,9 +84,54 @@ result<stream_slot> block_cache::slot_of(const stream_ref& stream, driver_access
   return slot;
 }
 
+result<foreign_use> block_cache::meet_foreign(const stream_ref& stream) {
+  WEIR_TRY_VALUE(use, foreign_use::of(stream, device_));
+  ends_.listen_on(stream.device());
+  return use;
+}
+
+void block_cache::add_use(block& live, const foreign_use& use) {
+  const auto is_it = [&](const foreign_use& each) {
+    return !each.has_ended() && each.is_of(use.stream());
+  };
+  if (std::none_of(live.foreign.begin(), live.foreign.end(), is_it)) live.foreign.push_back(use);
+}
+
+void block_cache::end_foreign(const stream_ref& stream) noexcept {
+  std::shared_ptr<const event> behind;
+  bool any = false;
+  for (auto& [key, each] : blocks_) {
+    for (foreign_use& use : each.foreign) {
+      if (!use.is_of(stream)) continue;
+      if (!std::exchange(any, true)) behind = event_behind(stream);
+      use.end(behind);
+    }
+  }
+}
+
+result<std::optional<weir::stream>> block_cache::make_stand_in() {
+  {
+    const mutex_lock lock{mutex_};
+    if (stand_in_) return std::optional<weir::stream>{};
+  }
+  WEIR_TRY_VALUE(made, stream::create(device_));
+  return std::optional<weir::stream>{std::move(made)};
+}
+
+stream_slot block_cache::stand_in_slot(std::optional<weir::stream>& made) {
+  if (!stand_in_) stand_in_.swap(made);
+  return order_.meet(stand_in_->ref(), stand_in_->id());
+}
+
 result<void> block_cache::release_stream(const stream_ref& stream) {
   if (home_->forked()) return detail::fork_error();
   driver_access driver{device_};
+  if (stream.device() != device_) {
+    WEIR_TRY_VALUE(use, foreign_use::of(stream, device_));
+    const mutex_lock lock{mutex_};
+    if (!use.stream().is_legacy()) end_foreign(use.stream());
+    return {};
+  }
   const mutex_lock lock{mutex_};
   WEIR_TRY_VALUE(slot, slot_of(stream, driver));
   if (order_.ref(slot).is_legacy() || order_.ref(slot).is_per_thread()) return {};
@@ -95,6 +142,7 @@ void block_cache::stream_closing(const stream_ref& stream) noexcept {
   if (home_->forked()) return;
   driver_access driver{device_};
   const mutex_lock lock{mutex_};
+  if (stream.device() != device_) return end_foreign(stream);
   detail::report_failure(order_.end_stream(stream, driver.enter()));
 }
 
@@ -107,7 +155,7 @@ result<block_cache::block_request> block_cache::make_request(bytes size, bytes a
   const auto with_slack = checked_add(size, std::max(alignment, pool_alignment) - pool_alignment);
   if (!with_slack) return error{.code = errc::size_overflow, .requested = size};
   WEIR_TRY_VALUE(rounded, block_size(*with_slack));
-  return block_request{size, alignment, rounded.count()};
+  return block_request{.size = size, .alignment = alignment, .rounded = rounded.count()};
 }
 
 result<void*> block_cache::allocate(bytes size, const stream_ref& stream, bytes alignment) {
@@ -115,10 +163,19 @@ result<void*> block_cache::allocate(bytes size, const stream_ref& stream, bytes 
   WEIR_TRY_VALUE(request, make_request(size, alignment));
   if (size == bytes{}) return static_cast<void*>(nullptr);
 
+  const bool is_foreign = stream.device() != device_ && source_.host_touches;
+  std::optional<weir::stream> stand_in;  // its end takes the lock
+  if (is_foreign) {
+    WEIR_TRY_VALUE(use, meet_foreign(stream));
+    request.foreign.push_back(use);
+    WEIR_TRY_VALUE(made, make_stand_in());
+    stand_in = std::move(made);
+  }
   driver_access driver{device_};
   const mutex_lock lock{mutex_};
-  if (closed_) return errc::closed;
-  WEIR_TRY_VALUE(slot, slot_of(stream, driver));
+  WEIR_TRY(usable());
+  WEIR_TRY_VALUE(
+      slot, is_foreign ? result<stream_slot>{stand_in_slot(stand_in)} : slot_of(stream, driver));
   request.slot = slot;
   block* cached = take_cached(request);
   if (cached == nullptr) {
@@ -196,19 +253,19 @@ void block_cache::set_key(block& moved, std::uint64_t key) noexcept {
   blocks_.insert(std::move(node));
 }
 
-void* block_cache::hand_out_fresh(block& fresh, const block_request& request) noexcept {
+void* block_cache::hand_out_fresh(block& fresh, block_request& request) noexcept {
   stats_.reserved.set(stats_.reserved.current + bytes{fresh.size});
   ++stats_.misses;
   return hand_out(fresh, request);
 }
 
-void* block_cache::hand_out_cached(block& chosen, const block_request& request) noexcept {
+void* block_cache::hand_out_cached(block& chosen, block_request& request) noexcept {
   stats_.cached -= bytes{chosen.size};
   ++stats_.hits;
   return hand_out(chosen, request);
 }
 
-void* block_cache::hand_out(block& chosen, const block_request& request) noexcept {
+void* block_cache::hand_out(block& chosen, block_request& request) noexcept {
   const std::uint64_t mask = request.alignment.count() - 1;
   const std::uint64_t address = (chosen.base + mask) & ~mask;
   if (address != chosen.address) set_key(chosen, chosen.address = address);
@@ -217,6 +274,7 @@ void* block_cache::hand_out(block& chosen, const block_request& request) noexcep
   chosen.stream = request.slot;
   chosen.requested = request.size.count();
   chosen.freed = {};
+  chosen.foreign = std::move(request.foreign);
   ++stats_.allocations;
   stats_.requested.set(stats_.requested.current + request.size);
   stats_.allocated.set(stats_.allocated.current + bytes{chosen.size});
@@ -255,11 +313,18 @@ observe::accused_block block_cache::accused(const block& told) const {
 result<void> block_cache::deallocate(void* pointer, bytes expected, const stream_ref* stream) {
   if (home_->forked()) return detail::fork_error();
   if (pointer == nullptr) return {};
+  std::optional<foreign_use> foreign;
+  if (stream != nullptr && stream->device() != device_) {
+    WEIR_TRY_VALUE(use, meet_foreign(*stream));
+    foreign = use;
+  }
   driver_access driver{device_};
   const mutex_lock lock{mutex_};
   WEIR_TRY_VALUE(live, find_live(pointer));
   stream_slot slot = live->stream;
-  if (stream != nullptr) {
+  if (foreign) {
+    add_use(*live, *foreign);
+  } else if (stream != nullptr) {
     WEIR_TRY_VALUE(named, slot_of(*stream, driver));
     slot = named;
   }
@@ -292,11 +357,12 @@ void block_cache::put_in_cache(block& freed, stream_slot slot,
   freed.order = next_order_++;
   freed.freed_at = now;
   std::erase_if(freed.others, [&](const stamp& each) { return each.stream == slot; });
-  if (freed.others.empty()) {
+  if (freed.others.empty() && freed.foreign.empty()) {
     freed.state = block_state::cached;
     return cached_.put(freed);
   }
   for (stamp& each : freed.others) each = order_.now(each.stream);
+  for (foreign_use& each : freed.foreign) each.free();
   freed.state = block_state::pending;
   stats_.pending += size;
   pending_.push_back(freed);
@@ -305,6 +371,13 @@ void block_cache::put_in_cache(block& freed, stream_slot slot,
 result<void> block_cache::record_stream(void* pointer, const stream_ref& stream) {
   if (home_->forked()) return detail::fork_error();
   if (pointer == nullptr) return errc::invalid_argument;
+  if (stream.device() != device_) {
+    WEIR_TRY_VALUE(use, meet_foreign(stream));
+    const mutex_lock lock{mutex_};
+    WEIR_TRY_VALUE(live, find_live(pointer));
+    add_use(*live, use);
+    return {};
+  }
   driver_access driver{device_};
   const mutex_lock lock{mutex_};
   WEIR_TRY_VALUE(live, find_live(pointer));

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "base/any_size.hpp"
 #include "base/host_memory.hpp"
@@ -18,6 +20,7 @@
 #include "pools/memory_home.hpp"
 #include "pools/releases_under_way.hpp"
 #include "pools/size_bins.hpp"
+#include "pools/stream_ends.hpp"
 #include "weir/pool/block_pool.hpp"
 
 namespace weir { inline namespace v0 { namespace pools {
@@ -92,10 +95,20 @@ class block_cache final : public memory_home, private detail::stream_listener {
     bytes alignment;
     std::uint64_t rounded;
     stream_slot slot = order::no_stream;
+    std::vector<foreign_use> foreign{};  // the stream, if it is of another device
   };
 
   // block_cache.cpp
   void stream_closing(const stream_ref& stream) noexcept override;
+  /// A use by a stream of another device, whose end the pool is told of from now on.
+  [[nodiscard]] result<foreign_use> meet_foreign(const stream_ref& stream) WEIR_EXCLUDES(mutex_);
+  static void add_use(block& live, const foreign_use& use);
+  void end_foreign(const stream_ref& stream) noexcept WEIR_REQUIRES(mutex_);
+  /// A stream for stand_in_slot(), if there is none yet. Its end takes the lock.
+  [[nodiscard]] result<std::optional<weir::stream>> make_stand_in() WEIR_EXCLUDES(mutex_);
+  /// The slot that a request of a stream of another device is counted for: that of a stream of the
+  /// pool's device on which nothing is queued. `made` is taken if there is none yet.
+  [[nodiscard]] stream_slot stand_in_slot(std::optional<weir::stream>& made) WEIR_REQUIRES(mutex_);
   [[nodiscard]] static result<block_request> make_request(bytes size, bytes alignment);
   [[nodiscard]] result<stream_slot> slot_of(const stream_ref& stream, driver_access& driver)
       WEIR_REQUIRES(mutex_);
@@ -103,12 +116,12 @@ class block_cache final : public memory_home, private detail::stream_listener {
   [[nodiscard]] error why_not_live(std::uint64_t address) const WEIR_REQUIRES(mutex_);
   [[nodiscard]] observe::accused_block accused(const block& told) const WEIR_REQUIRES(mutex_);
   [[nodiscard]] block* take_cached(const block_request& request) noexcept WEIR_REQUIRES(mutex_);
-  void* hand_out(block& chosen, const block_request& request) noexcept WEIR_REQUIRES(mutex_);
-  void* hand_out_cached(block& chosen, const block_request& request) noexcept WEIR_REQUIRES(mutex_);
+  void* hand_out(block& chosen, block_request& request) noexcept WEIR_REQUIRES(mutex_);
+  void* hand_out_cached(block& chosen, block_request& request) noexcept WEIR_REQUIRES(mutex_);
   /// A new block of the source, for hand_out_fresh(). Lets go of the lock meanwhile.
   [[nodiscard]] result<block*> allocate_fresh(const block_request& request, driver_access& driver)
       WEIR_REQUIRES(mutex_);
-  void* hand_out_fresh(block& fresh, const block_request& request) noexcept WEIR_REQUIRES(mutex_);
+  void* hand_out_fresh(block& fresh, block_request& request) noexcept WEIR_REQUIRES(mutex_);
   void put_in_cache(block& freed, stream_slot slot, std::chrono::nanoseconds now) noexcept
       WEIR_REQUIRES(mutex_);
   /// Moves the block to another place in the table. Needs no host memory.
@@ -120,25 +133,32 @@ class block_cache final : public memory_home, private detail::stream_listener {
   }
 
   // block_order.cpp
-  /// Runs `work` without the lock, for waits. What was read before has to be read again: requests
-  /// ask usable() before they go on.
+  /// Runs `work` without the lock, for waits. Returns whether requests can still be served: another
+  /// thread may have closed the pool meanwhile. Everything else that was read before has to be read
+  /// again.
   template <class Work>
-  void without_lock(const Work& work) WEIR_REQUIRES(mutex_) {
-    const detail::mutex_unlock unlocked{mutex_};
-    work();
+  [[nodiscard]] result<void> without_lock(const Work& work) WEIR_REQUIRES(mutex_) {
+    {
+      const detail::mutex_unlock unlocked{mutex_};
+      work();
+    }
+    return usable();
   }
   /// closed: the pool serves no more requests.
   [[nodiscard]] result<void> usable() const WEIR_REQUIRES(mutex_);
   void retire() WEIR_REQUIRES(mutex_);
-  [[nodiscard]] bool others_completed(const block& pending) const noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool others_completed(block& pending) const noexcept WEIR_REQUIRES(mutex_);
   /// A cached block that is free for the request once it was asked how far the streams have come.
   [[nodiscard]] result<block*> poll_for_cached(const block_request& request, driver_access& driver)
       WEIR_REQUIRES(mutex_);
   /// Marks the streams and reads how far they have come. What `spared` freed is its own to use
   /// already.
   result<void> update_progress(stream_slot spared, driver_access& driver) WEIR_REQUIRES(mutex_);
-  /// Waits for what was freed by now, without the lock.
+  /// Waits for what was freed by now, without the lock. Closed pools wait, too: a request asks
+  /// usable() before it goes on.
   result<void> wait_for_streams(driver_access& driver) WEIR_REQUIRES(mutex_);
+  /// The same for streams of other devices alone.
+  result<void> wait_for_foreign_streams() WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<block*> take_behind_wait(const block_request& request, driver_access& driver)
       WEIR_REQUIRES(mutex_);
 
@@ -160,15 +180,16 @@ class block_cache final : public memory_home, private detail::stream_listener {
   void enforce_limits(driver_access& driver) noexcept WEIR_REQUIRES(mutex_);
   /// The last resort of a request that the driver refused: with what is cached released. `ended`:
   /// how many releases had ended when it was asked.
-  [[nodiscard]] result<void*> allocate_after_release(const block_request& request,
-                                                     driver_access& driver, error refusal,
-                                                     std::uint64_t ended) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void*> allocate_after_release(block_request& request, driver_access& driver,
+                                                     error refusal, std::uint64_t ended)
+      WEIR_REQUIRES(mutex_);
   [[nodiscard]] error no_room(const block_request& request, error refusal) const
       WEIR_REQUIRES(mutex_);
 
   // block_cache_end.cpp
-  /// Waits, releases the blocks, and reports what was live, what is kept and what failed.
-  void end() noexcept WEIR_REQUIRES(mutex_);
+  /// Reports what is live, waits, and no longer listens to the ends of streams. Then releases the
+  /// blocks, and reports what is kept and what failed. Whoever is told is told without the lock.
+  void end() noexcept WEIR_EXCLUDES(mutex_);
   /// Of a cache that ends with live blocks: what they are.
   [[nodiscard]] error leak() const noexcept WEIR_REQUIRES(mutex_);
   /// Waits until nothing can be using any block. An error: that is not known.
@@ -182,12 +203,13 @@ class block_cache final : public memory_home, private detail::stream_listener {
   const std::shared_ptr<detail::device_state> home_;
   const block_source source_;
   stream_id legacy_stream_{};  // fixed in create()
-  bool listening_ = false;
+  stream_ends ends_{*this};
 
   mutable detail::mutex mutex_;
   cache_limits limits_ WEIR_GUARDED_BY(mutex_);
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
   order::stream_order order_ WEIR_GUARDED_BY(mutex_);
+  std::optional<weir::stream> stand_in_ WEIR_GUARDED_BY(mutex_);  // see stand_in_slot()
   block_table blocks_ WEIR_GUARDED_BY(mutex_);
   size_bins cached_ WEIR_GUARDED_BY(mutex_);
   block_list pending_ WEIR_GUARDED_BY(mutex_);

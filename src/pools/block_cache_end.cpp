@@ -26,26 +26,46 @@ result<void> block_cache::close() {
 }
 
 block_cache::~block_cache() {
-  if (home_->forked()) return;
-  if (listening_) detail::remove_listener(*home_, *this);
-  const mutex_lock lock{mutex_};
-  if (!blocks_.empty()) end();
+  if (!home_->forked()) end();
 }
 
 void block_cache::end() noexcept {
   std::optional<driver_access> driver{std::in_place, device_};
-  if (!driver->entered()) driver.emplace(device_);  // once more: what cannot be released is lost
-  result<void> waited = driver->entered();
-  if (!waited && waited.code() == errc::driver_gone) return;  // and all memory with the driver
-  if (stats_.blocks.current != 0) report_error(leak());
-  if (!waited) return report_error(kept_memory(std::move(waited).error(), stats_.reserved.current));
-  waited = contained([&] {
-    mutex_.assert_held();
-    return wait_for_all_users(*driver);
-  });
+  std::optional<error> leaked;
+  bytes reserved{};
+  {
+    const mutex_lock lock{mutex_};
+    reserved = stats_.reserved.current;
+    if (stats_.blocks.current != 0) leaked = leak();
+  }
+  result<void> entered;
+  if (reserved != bytes{}) entered = driver->entered();
+  if (!entered) {
+    driver.emplace(device_);  // once more: what cannot be released is lost
+    entered = driver->entered();
+  }
+  const bool driver_gone = !entered && entered.code() == errc::driver_gone;
+  if (leaked && !driver_gone) report_error(*leaked);
+  result<void> waited = entered;
+  if (entered && reserved != bytes{}) {
+    waited = contained([&] {
+      const mutex_lock lock{mutex_};
+      return wait_for_all_users(*driver);
+    });
+  }
+  // Streams that ended until now were told to the pool, which may have been waiting for them. Not
+  // with the lock: the end of a stream takes it behind that of the listeners.
+  ends_.stop();
+  if (driver_gone || reserved == bytes{})
+    return;  // all memory went with the driver, or there is none
+  if (!entered) return report_error(kept_memory(std::move(entered).error(), reserved));
   const bool all_are_idle = waited || does_no_work(waited.error());
   result<void> released;
-  const bytes kept = release_idle_blocks(all_are_idle, *driver, released);
+  bytes kept{};
+  {
+    const mutex_lock lock{mutex_};
+    kept = release_idle_blocks(all_are_idle, *driver, released);
+  }
   if (kept != bytes{}) return report_error(kept_memory(std::move(waited).error(), kept));
   detail::report_failure(waited ? released : waited);
 }
@@ -68,14 +88,18 @@ error block_cache::leak() const noexcept {
 
 result<void> block_cache::wait_for_all_users(driver_access& driver) {
   const bool any_live = stats_.blocks.current != 0;
+  const bool uses_elsewhere = any_live || !pending_.empty();
   const auto streams = contained([&] {
     mutex_.assert_held();
     return wait_for_streams(driver);
   });
   if (streams && !order_.any_behind() && !any_live) return {};
-  WEIR_TRY(detail::wait_for_all_work(driver.enter()));
-  if (any_live) WEIR_TRY(wait_for_other_devices(*home_));
-  return {};
+  result<void> waited;
+  static_cast<void>(without_lock([&] {
+    waited = detail::wait_for_all_work(driver.enter());
+    if (waited && uses_elsewhere) waited = wait_for_other_devices(*home_);
+  }));
+  return waited;
 }
 
 bytes block_cache::release_idle_blocks(bool all_are_idle, driver_access& driver,

@@ -6,9 +6,11 @@ namespace weir { inline namespace v0 { namespace pools {
 
 using order::no_stream;
 
-bool block_cache::others_completed(const block& pending) const noexcept {
+bool block_cache::others_completed(block& pending) const noexcept {
   for (const stamp& other : pending.others)
     if (!order_.stream_completed(other)) return false;
+  for (foreign_use& use : pending.foreign)
+    if (!use.poll()) return false;
   return true;
 }
 
@@ -31,6 +33,7 @@ void block_cache::retire() {
     pending_.remove(candidate);
     stats_.pending -= bytes{candidate.size};
     candidate.others.clear();
+    candidate.foreign.clear();
     candidate.state = block_state::cached;
     cached_.put(candidate);
   }
@@ -67,20 +70,39 @@ result<void> block_cache::update_progress(stream_slot spared, driver_access& dri
 result<void> block_cache::wait_for_streams(driver_access& driver) {
   WEIR_TRY(driver.entered());
   WEIR_TRY(update_progress(no_stream, driver));
+  WEIR_TRY(wait_for_foreign_streams());
   if (!order_.any_behind()) return {};
   const order::epoch until = order_.last_ended();
   const order::awaited_marks marks = order_.unreached_marks();
   result<void> waited;
-  without_lock([&] { waited = marks.wait(); });
+  static_cast<void>(without_lock([&] { waited = marks.wait(); }));
   WEIR_TRY(waited);
   WEIR_TRY(order_.poll(driver.enter()));
   retire();
   if (!order_.any_behind(until)) return {};
   // Streams that cannot be marked: only a wait for all work tells about them.
   const order::all_work_wait work{order_, driver.enter()};
-  without_lock([&] { waited = work.wait(driver.enter()); });
+  static_cast<void>(without_lock([&] { waited = work.wait(driver.enter()); }));
   WEIR_TRY(waited);
   work.apply(order_);
+  retire();
+  return {};
+}
+
+result<void> block_cache::wait_for_foreign_streams() {
+  foreign_wait work;
+  for (const block* each = pending_.front; each != nullptr; each = each->after)
+    for (const foreign_use& use : each->foreign) work.add(use);
+  if (work.empty()) return {};
+  const std::uint64_t until = next_order_;
+  result<void> waited;
+  static_cast<void>(without_lock([&] { waited = work.wait(); }));
+  WEIR_TRY(waited);
+  for (block* each = pending_.front; each != nullptr; each = each->after) {
+    if (each->order >= until) continue;
+    for (foreign_use& use : each->foreign)
+      if (work.covers(use)) use.set_done();
+  }
   retire();
   return {};
 }

@@ -155,9 +155,8 @@ void block_cache::enforce_limits(driver_access& driver) noexcept {
   if (!enforced) detail::report_failure(enforced.error());
 }
 
-result<void*> block_cache::allocate_after_release(const block_request& request,
-                                                  driver_access& driver, error refusal,
-                                                  std::uint64_t ended) {
+result<void*> block_cache::allocate_after_release(block_request& request, driver_access& driver,
+                                                  error refusal, std::uint64_t ended) {
   // The same size and another stream: to wait for that one costs less than to empty the cache.
   if (!source_.host_touches) {
     WEIR_TRY_VALUE(waited_for, take_behind_wait(request, driver));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "order/stream_order.hpp"
+#include "pools/foreign_use.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/observe/tag.hpp"
 
@@ -34,9 +35,10 @@ struct block {
   weir::tag tag{};                        // of the thread that it was handed out to
   stream_slot stream = order::no_stream;  // it was allocated for
   stream_slot freed_on = order::no_stream;
-  stamp freed;                // behind its free; nobody's once the block is quiescent
-  std::vector<stamp> others;  // of recorded streams; the epochs count from the free on
-  std::uint64_t order = 0;    // of frees
+  stamp freed;                       // behind its free; nobody's once the block is quiescent
+  std::vector<stamp> others;         // of recorded streams; the epochs count from the free on
+  std::vector<foreign_use> foreign;  // by streams of other devices
+  std::uint64_t order = 0;           // of frees
   std::chrono::nanoseconds freed_at{};
   block* before = nullptr;  // in its bin, among the pending, or among those that are released
   block* after = nullptr;

@@ -6,6 +6,7 @@
 #include "device/finished_work.hpp"
 #include "pools/guarded.hpp"
 #include "pools/stream_pool_state.hpp"
+#include "pools/undo_allocation.hpp"
 
 namespace weir { inline namespace v0 {
 
@@ -62,7 +63,7 @@ result<void> reserve_initial(const context_scope& scope, driver::CUmemoryPool po
   // The driver reserves whole units and would give the last one back for a threshold inside it.
   const bytes threshold = std::max(config.threshold, bytes{reserved ? *reserved : 0});
   const auto raised = set_threshold(calls, pool, threshold);
-  WEIR_TRY(check(call::mem_free_async, calls.mem_free_async(memory, stream.handle())));
+  WEIR_TRY(check(call::mem_free_async, pools::undo_allocation(calls, memory, stream.handle())));
   WEIR_TRY(detail::wait_for_work(stream, scope));  // from here on any stream may have it
   if (!reserved) return reserved.error();
   WEIR_TRY(raised);

@@ -1,7 +1,9 @@
 // Stream pools: allocating, freeing, and what is tried before memory counts as exhausted.
+#include <algorithm>
 #include <new>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/any_size.hpp"
 #include "base/host_memory.hpp"
@@ -10,6 +12,7 @@
 #include "pools/guarded.hpp"
 #include "pools/stream_pool_state.hpp"
 #include "pools/thread_stream.hpp"
+#include "pools/undo_allocation.hpp"
 #include "weir/base/checked.hpp"
 
 namespace weir { inline namespace v0 {
@@ -34,9 +37,10 @@ result<bytes> padded_size(bytes size, bytes alignment) {
                  .requested = size,
                  .detail = "alignment " + std::to_string(alignment.count())};
   }
-  if (alignment <= pool_alignment) return size;
-  const auto sum = checked_add(size, alignment - pool_alignment);
-  if (!sum) return error{.code = errc::size_overflow, .requested = size};
+  const auto sum = checked_add(size, std::max(alignment, pool_alignment) - pool_alignment);
+  // The driver reserves whole units.
+  if (!sum || !checked_round_up(sum->count(), pools::driver_unit))
+    return error{.code = errc::size_overflow, .requested = size};
   return *sum;
 }
 
@@ -74,7 +78,7 @@ driver::CUresult stream_pool_state::ask_within_ceiling(const context_scope& scop
   const auto reserved = get_attribute(calls, handle_, stream_pool_attribute::reserved);
   if (reserved && *reserved <= own_ceiling_) return native;
   // What is over the maximum is seen only now.
-  const auto undone = calls.mem_free_async(address, stream.handle());
+  const auto undone = undo_allocation(calls, address, stream.handle());
   if (undone != driver::CUDA_SUCCESS) return undone;
   return reserved ? driver::CUDA_ERROR_OUT_OF_MEMORY
                   : static_cast<driver::CUresult>(reserved.error().native);
@@ -117,8 +121,19 @@ result<void*> stream_pool_state::allocate(bytes size, const stream_ref& stream, 
     WEIR_TRY(session.ready());
     return no_room(session.scope(), size);
   }
-  WEIR_TRY_VALUE(later, ask_once(request, stream));
-  return *later;
+  auto later = ask_once(request, stream);
+  if (later) return **later;
+  if (own_ceiling_ != 0 && later.code() == errc::out_of_memory) release_surplus(stream);
+  return std::move(later).error();
+}
+
+void stream_pool_state::release_surplus(const stream_ref& stream) {
+  {
+    const context_scope scope{stream.device()};
+    if (!detail::wait_for_all_work(scope) || !detail::wait_for_work(stream, scope)) return;
+  }
+  const stream_pool_session session{*this, stream.device()};
+  if (session.ready()) static_cast<void>(session.driver().mem_pool_trim_to(handle_, own_ceiling_));
 }
 
 result<std::optional<void*>> stream_pool_state::ask_once(const memory_request& request,
@@ -160,7 +175,7 @@ result<void*> stream_pool_state::enter(device_address base, const memory_request
                                .tag = current_tag(),
                                .thread = detail::thread_of(stream)});
   } catch (const std::bad_alloc&) {
-    WEIR_TRY(check(call::mem_free_async, scope.driver().mem_free_async(base, stream.handle())));
+    WEIR_TRY(check(call::mem_free_async, undo_allocation(scope.driver(), base, stream.handle())));
     return detail::no_host_memory();
   }
   return as_pointer(address);

@@ -6,6 +6,7 @@
 #include "pools/guarded.hpp"
 #include "pools/stream_pool_state.hpp"
 #include "pools/thread_stream.hpp"
+#include "pools/undo_allocation.hpp"
 
 namespace weir { inline namespace v0 {
 
@@ -133,7 +134,7 @@ result<stream_allocation> stream_pool::import_pointer(const stream_pool_pointer&
                                     .thread = detail::thread_of(stream)};
     if (!state_->allocations().add_unless_live(address, block)) return errc::already_mapped;
   } catch (const std::bad_alloc&) {
-    WEIR_TRY(check(call::mem_free_async, calls.mem_free_async(address, stream.handle())));
+    WEIR_TRY(check(call::mem_free_async, pools::undo_allocation(calls, address, stream.handle())));
     return errc::no_host_memory;
   }
   // NOLINTNEXTLINE(performance-no-int-to-ptr)

@@ -79,6 +79,8 @@ class stream_pool_state final : public memory_home, public detail::stream_listen
   /// One visit to the driver. Nothing: it has no memory, and was not waited for.
   [[nodiscard]] result<std::optional<void*>> ask_once(const memory_request& request,
                                                       const stream_ref& stream);
+  /// After a refusal above own_ceiling_: waits for what was freed again, and releases it.
+  void release_surplus(const stream_ref& stream);
   [[nodiscard]] result<void*> enter(device_address base, const memory_request& request,
                                     const stream_ref& stream,
                                     const std::optional<capture_id>& capture,

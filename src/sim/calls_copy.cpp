@@ -343,6 +343,12 @@ CUresult state::memcpy_2d_async(const CUDA_MEMCPY2D* box, CUstream handle) {
 
 CUresult state::memcpy_3d_async(const CUDA_MEMCPY3D* box, CUstream handle) {
   if (box == nullptr || box->srcLOD != 0 || box->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
+  // A height of 0 is not looked at; any other must hold the rows that are copied.
+  const auto holds_rows = [box](std::uint64_t height, std::uint64_t first) {
+    return height == 0 || (first <= height && box->Height <= height - first);
+  };
+  if (!holds_rows(box->srcHeight, box->srcY) || !holds_rows(box->dstHeight, box->dstY))
+    return CUDA_ERROR_INVALID_VALUE;
   const std::uint64_t to_plane = box->dstPitch * box->dstHeight;
   const std::uint64_t from_plane = box->srcPitch * box->srcHeight;
   const side to{

@@ -140,6 +140,10 @@ bool compare(std::uint32_t present, std::uint32_t value, unsigned comparison) {
   }
 }
 
+access flag_access(CUdeviceptr address, bool writes) {
+  return {.extent = {address, sizeof(std::uint32_t)}, .writes = writes};
+}
+
 /// The flag is written by others while it is watched, from host threads too.
 std::atomic_ref<std::uint32_t> flag_at(CUdeviceptr address) {
   return std::atomic_ref{*reinterpret_cast<std::uint32_t*>(address)};
@@ -157,12 +161,18 @@ CUresult state::stream_wait_value32(CUstream handle, CUdeviceptr address, std::u
   if (!stream) return missing_stream();
   region* const area = space.find(address);
   if (area == nullptr || area->managed) return CUDA_ERROR_INVALID_VALUE;
+  const auto is_allowed = [this, device = stream->device, address] {
+    return space.permits(device, flag_access(address, false), stage::performing);
+  };
   // The order that a value in memory establishes is invisible to the driver, and so to the hazard
   // check; the flag itself is not an access that could race.
-  return submit(stream,
-                {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .label = "wait for value", .gate = [=] {
-                   return compare(flag_at(address).load(), value, comparison);
-                 }});
+  return submit(
+      stream,
+      {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+       .label = "wait for value",
+       .body = [is_allowed] { return is_allowed() ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS; },
+       .gate =
+           [=] { return !is_allowed() || compare(flag_at(address).load(), value, comparison); }});
 }
 
 CUresult state::stream_write_value32(CUstream handle, CUdeviceptr address, std::uint32_t value,
@@ -174,14 +184,19 @@ CUresult state::stream_write_value32(CUstream handle, CUdeviceptr address, std::
   if (!stream) return missing_stream();
   region* const area = space.find(address);
   if (area == nullptr || area->managed) return CUDA_ERROR_INVALID_VALUE;
-  return submit(stream, {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
-                         .label = "write value",
-                         .body =
-                             [=] {
-                               flag_at(address).store(value);
-                               return CUDA_SUCCESS;
-                             },
-                         .takes = costs::small_operation});
+  return submit(stream,
+                {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                 .label = "write value",
+                 .body =
+                     [this, device = stream->device, address, value] {
+                       // What was mapped when it was queued may be gone now.
+                       if (!space.permits(device, flag_access(address, true), stage::performing)) {
+                         return CUDA_ERROR_ILLEGAL_ADDRESS;
+                       }
+                       flag_at(address).store(value);
+                       return CUDA_SUCCESS;
+                     },
+                 .takes = costs::small_operation});
 }
 
 }}}  // namespace weir::v0::sim

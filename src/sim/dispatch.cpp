@@ -33,15 +33,19 @@ CUresult enter(state* machine, driver::call call, bound_call work, const void* b
   if (host_function_depth != 0) return CUDA_ERROR_NOT_PERMITTED;
   const machine_lock guard{*machine};
   CUresult answer = CUDA_SUCCESS;
-  if (machine->before(call, answer)) return answer;
   try {
+    if (machine->before(call, answer)) return answer;
     answer = work(*machine, bound);
   } catch (const std::bad_alloc&) {
     answer = CUDA_ERROR_OUT_OF_MEMORY;
   } catch (...) {
     answer = CUDA_ERROR_UNKNOWN;
   }
-  machine->after(call);
+  try {
+    machine->after(call);
+  } catch (const std::bad_alloc&) {
+    // The call has its answer. Work that needs the host memory happens with a later call.
+  }
   return answer;
 }
 

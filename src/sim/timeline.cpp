@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <utility>
 
 #include "sim/dispatch.hpp"
 #include "sim/managed.hpp"
@@ -93,11 +95,18 @@ operation& timeline::append(const std::shared_ptr<stream_state>& stream,
   stream_state& s = *stream;
   learn_from_host(s);
   if (!s.lane) order_behind_legacy(stream, waits);
-  s.clock.tick();
+  // What needs host memory comes first: an operation that is queued must get its turn.
+  std::unique_ptr<operation_details> details;
+  if (!waits.empty()) {
+    details = std::make_unique<operation_details>();
+    details->waits = std::move(waits);
+  }
+  if (!s.busy) busy_.reserve(busy_.size() + 1);
   operation& op = s.queue.emplace_back();
+  s.clock.tick();
   op.sequence = s.next++;
   op.queued = machine_.clock;
-  if (!waits.empty()) op.detailed().waits = std::move(waits);
+  op.details = std::move(details);
   if (!s.busy) {
     s.busy = true;
     busy_.push_back(&s);

@@ -254,7 +254,8 @@ class timeline {
   /// The host has waited for the streams of `device`: what former ones did is known as well.
   void learn_departed(int device, bool only_blocking);
 
-  /// A new operation at the end of the stream, in order but empty.
+  /// A new operation at the end of the stream, in order but empty. Without host memory nothing is
+  /// queued; a call that fails later leaves a bare mark, which gets its turn.
   operation& append(const std::shared_ptr<stream_state>& stream, std::vector<dependency> waits);
   void learn_from_host(stream_state& stream);
   void order_behind_legacy(const std::shared_ptr<stream_state>& stream,

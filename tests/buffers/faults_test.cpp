@@ -266,6 +266,25 @@ TEST(buffer_faults, a_lost_device_is_an_error_everywhere_and_the_end_tells_no_mo
   EXPECT_THAT(heard.take(), ElementsAre(lost("cuMemHostAlloc"))) << "the allocator's end";
 }
 
+TEST(buffer_faults, a_registration_that_other_devices_may_use_is_kept_and_told) {
+  fresh_machine on;
+  std::vector<word> values(block_words);
+  const auto raw = std::as_writable_bytes(std::span{values});
+  auto pinned = registered_memory::create(on.gpu(), raw).value();
+  const auto elsewhere = stream::create(on.gpu(1)).value();
+  // Nothing can be allocated whose free would wait for the second device.
+  on.machine->fail(driver::call::mem_alloc, 1, driver::CUDA_ERROR_UNKNOWN);
+  on.machine->fail(driver::call::mem_host_alloc, 1, driver::CUDA_ERROR_UNKNOWN);
+  const auto kept = pinned.close();
+  ASSERT_EQ(code_of(kept), errc::driver_error);
+  EXPECT_EQ(kept.error().requested, bytes{raw.size()});
+  EXPECT_EQ(kept.error().detail,
+            to_string(bytes{raw.size()}) +
+                " stay registered, because work that may use them could not be waited for; do not "
+                "free this memory");
+  EXPECT_EQ(code_of(registered_memory::create(on.gpu(), raw)), errc::already_mapped);
+}
+
 TEST(buffer_faults, nothing_is_said_after_the_driver_is_gone) {
   error_reports heard;
   fresh_machine on;

@@ -136,5 +136,23 @@ TEST_F(managed_captures, AViewOfWhatACapturedStreamUsesIsRefused) {
   EXPECT_TRUE(some.view());
 }
 
+TEST_F(managed_captures, AViewBehindAnEventOfACaptureIsRefusedAndLeavesItValid) {
+  for (const auto mode : capture_modes) {
+    SCOPED_TRACE(mode);
+    const auto on = make_stream();
+    auto some = make(on);
+    ASSERT_TRUE(some.record_stream(on));
+    auto mark = event::create(gpu()).value();
+    {
+      checked_capture capture{on, mode};
+      ASSERT_TRUE(mark.record(on));
+      EXPECT_EQ(code_of(some.view(mark)), errc::capture_forbidden);
+      EXPECT_EQ(capture.end(), 0u);
+    }
+    ASSERT_TRUE(mark.record(on));
+    EXPECT_TRUE(some.view(mark));
+  }
+}
+
 }  // namespace
 }  // namespace weir::testing_support

@@ -78,6 +78,18 @@ const refusal_list copies_and_fills_refusals{
          }},
         {"memcpy_3d_async of nothing", CUDA_ERROR_INVALID_VALUE,
          [](driver_fixture& b) { return b.cu->memcpy_3d_async(nullptr, b.new_stream()); }},
+        {"memcpy_3d_async of more rows than a plane has", CUDA_ERROR_INVALID_VALUE,
+         [](driver_fixture& b) {
+           CUDA_MEMCPY3D copy{};
+           copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+           copy.srcDevice = b.new_memory(4096);
+           copy.dstDevice = b.new_memory(4096);
+           copy.srcPitch = copy.dstPitch = copy.WidthInBytes = 64;
+           copy.srcHeight = 3;
+           copy.dstHeight = copy.Height = 4;
+           copy.Depth = 2;
+           return b.cu->memcpy_3d_async(&copy, b.new_stream());
+         }},
         {"memcpy_batch_async of nothing", CUDA_ERROR_INVALID_VALUE,
          [](driver_fixture& b) {
            return b.cu->memcpy_batch_async(nullptr, nullptr, nullptr, 1, nullptr, nullptr, 0,

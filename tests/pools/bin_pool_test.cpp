@@ -394,8 +394,6 @@ TEST_F(bin_pool_test, a_stream_of_the_driver_is_released_before_it_goes) {
 
 TEST_F(bin_pool_test, streams_that_are_gone_or_elsewhere_are_refused) {
   const auto pool = make_bins();
-  const auto elsewhere = weir::stream::create(gpu(1)).value();
-  EXPECT_EQ(code_of(pool.release_stream(elsewhere)), errc::bad_stream);
   for (const stream_ref& each : {stream_ref::legacy(gpu()), stream_ref::per_thread(gpu())}) {
     void* const p = pool.allocate(1_MiB, each);
     ASSERT_TRUE(pool.release_stream(each)) << "they never end";
@@ -834,9 +832,15 @@ TEST_F(bin_pool_test, bad_input_gets_a_typed_error) {
   EXPECT_EQ(code_of(pool.try_deallocate(static_cast<char*>(p) + 256, stream)),
             errc::foreign_pointer);
   EXPECT_EQ(code_of(pool.record_stream(&host, stream)), errc::foreign_pointer);
-  const auto elsewhere = weir::stream::create(gpu(1)).value();
+  const auto elsewhere = stream_ref::per_thread(gpu(1));
   EXPECT_EQ(code_of(pool.try_deallocate(p, elsewhere)), errc::bad_stream);
   EXPECT_EQ(code_of(pool.record_stream(p, elsewhere)), errc::bad_stream);
+  EXPECT_EQ(code_of(pool.release_stream(elsewhere)), errc::bad_stream);
+  const auto other_machine = sim::machine::create({}).value();
+  const auto other_runtime = runtime::open_simulated(other_machine).value();
+  const auto stranger = stream::create(other_runtime->device(device_id{0}).value()).value();
+  EXPECT_EQ(code_of(pool.try_deallocate(p, stranger)), errc::bad_stream);
+  EXPECT_EQ(code_of(pool.record_stream(p, stranger)), errc::bad_stream);
   EXPECT_EQ(pool.stats().frees, 0u);
   EXPECT_EQ(code_of(pool.try_deallocate(p, 2_MiB, stream)), errc::invalid_argument);
   EXPECT_EQ(pool.stats().frees, 1u);

@@ -151,9 +151,9 @@ TEST_F(pooled_buffer_test, that_it_was_freed_moves_along) {
   EXPECT_EQ(code_of(none.free()), errc::moved_from) << "there was nothing to release";
 }
 
-TEST_F(pooled_buffer_test, giving_back_to_a_stream_of_another_device_changes_nothing) {
+TEST_F(pooled_buffer_test, giving_back_to_a_stream_that_is_refused_changes_nothing) {
   const auto stream = new_stream();
-  const auto elsewhere = weir::stream::create(gpu(1)).value();
+  const auto elsewhere = stream_ref::per_thread(gpu(1));
   const auto pool = make_bins();
   auto buffer = pooled_buffer<int>::create(pool, 100, stream).value();
   EXPECT_EQ(code_of(buffer.free(elsewhere)), errc::bad_stream);

@@ -25,6 +25,9 @@ class scarce_pools : public scarce_machine {
     }
     if (blocks[0] != nullptr) met(pool.record_stream(blocks[0], two));
     met(pool.record_stream(blocks[1], *passing), errc::invalid_argument);
+    if (blocks[4] != nullptr) met(pool.record_stream(blocks[4], far));
+    const auto distant = pool.try_allocate(4_KiB, far);
+    if (met(distant, errc::bad_stream)) free([&] { return pool.try_deallocate(*distant); });
     for (const stream_ref& each : {one.ref(), two.ref(), passing->ref()}) work(each);
     met(pool.try_deallocate(this, one), errc::foreign_pointer);
     if (blocks[2] != nullptr) {
@@ -43,8 +46,9 @@ class scarce_pools : public scarce_machine {
     met(pool.release_stream(two));
     met(pool.empty_cache());
     EXPECT_LE(pool.stats().cached, pool.stats().reserved.current);
-    for (const int each : {1, 4, 5})
+    for (const int each : {1, 4})
       if (blocks[each] != nullptr) free([&] { return pool.try_deallocate(blocks[each]); });
+    if (blocks[5] != nullptr) free([&] { return pool.try_deallocate(blocks[5], far); });
   }
 };
 

@@ -266,6 +266,9 @@ TEST_P(stream_pool_memory_test, alignments_are_kept_or_refused) {
             (error{.code = errc::bad_alignment, .requested = 1_KiB, .detail = "alignment 768"}));
   EXPECT_EQ(pool.try_allocate(bytes::max(), stream, 2_MiB).error(),
             (error{.code = errc::size_overflow, .requested = bytes::max()}));
+  EXPECT_EQ(pool.try_allocate(bytes::max(), stream).error(),
+            (error{.code = errc::size_overflow, .requested = bytes::max()}))
+      << "there is no such number of the driver's units";
   EXPECT_EQ(pool.stats().value().active_allocations, 0u);
 }
 

@@ -15,6 +15,8 @@ struct resource_case {
   bool free_waits = false;
   /// Serves streams of other devices of its runtime, too.
   bool serves_all_devices = false;
+  /// Memory may be freed on streams of other devices of its runtime.
+  bool frees_on_all_devices = false;
   /// Requests that do not fit on the device are refused.
   bool bounded_by_device = true;
   /// Memory of a captured stream may be freed on it, or the free is refused for the capture.

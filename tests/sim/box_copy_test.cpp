@@ -108,6 +108,14 @@ TEST_F(box_copies, of_nothing_are_no_work) {
   EXPECT_EQ(cuda.stream_query(on), CUDA_SUCCESS);
 }
 
+TEST_F(box_copies, of_one_plane_need_no_height) {
+  CUDA_MEMCPY3D box = planes();
+  box.Depth = 1;
+  box.srcHeight = box.dstHeight = 0;
+  EXPECT_EQ(cuda.memcpy_3d_async(&box, on), CUDA_SUCCESS);
+  EXPECT_EQ(copied().size(), 6u);
+}
+
 TEST_F(box_copies, that_cannot_be_are_refused) {
   const auto answer = [&](auto&& change) {
     CUDA_MEMCPY3D box = planes();
@@ -121,7 +129,12 @@ TEST_F(box_copies, that_cannot_be_are_refused) {
   EXPECT_EQ(answer([](box_type& box) { box.dstDevice = 0; }), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(answer([](box_type& box) { box.srcLOD = 1; }), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(answer([](box_type& box) { box.dstLOD = 1; }), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(answer([](box_type& box) { box.dstY = 3; }), CUDA_ERROR_INVALID_VALUE) << "the end";
+  EXPECT_EQ(answer([](box_type& box) { box.dstZ = 3; }), CUDA_ERROR_INVALID_VALUE) << "the end";
+  EXPECT_EQ(answer([](box_type& box) { box.srcHeight = 1; }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer([](box_type& box) { box.dstHeight = 1; }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer([](box_type& box) { box.srcY = 2; }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer([](box_type& box) { box.dstY = 1; }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer([](box_type& box) { box.dstY = 3; }), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(answer([](box_type& box) { box.srcMemoryType = CU_MEMORYTYPE_ARRAY; }),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.memcpy_3d_async(nullptr, on), CUDA_ERROR_INVALID_VALUE);

@@ -129,7 +129,8 @@ class WEIR_API registered_memory {
   registered_memory(registered_memory&& other) noexcept;
   registered_memory& operator=(registered_memory&& other) noexcept;
 
-  /// Unregisters now and returns the driver's answer. Empty afterwards in any case.
+  /// Unregisters now and returns the driver's answer. Empty afterwards in any case. Where work of
+  /// other devices cannot be waited for, the memory stays registered: the error says how much.
   result<void> close() noexcept;
   explicit operator bool() const noexcept { return home_ != nullptr; }
 

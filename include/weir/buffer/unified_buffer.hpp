@@ -212,6 +212,7 @@ class unified_buffer {
   [[nodiscard]] result<host_view<T>> view() { return viewed<T>(memory_.view()); }
   [[nodiscard]] result<host_view<const T>> view() const { return viewed<const T>(memory_.view()); }
   /// The same, waiting only for `behind`, which the caller recorded behind all work on the buffer.
+  /// capture_forbidden: a recorded stream is being captured, and the event may be in the capture.
   [[nodiscard]] result<host_view<T>> view(const event& behind) {
     return viewed<T>(memory_.view(behind));
   }

@@ -68,11 +68,11 @@ struct block_pool_stats {
 ///
 /// **Order.** allocate(size, s) returns memory that work queued on s from now on may use, and
 /// deallocate(p, s) says that work queued on s so far may still use it. A cached block goes to s at
-/// once, to another stream only when all work is done that was queued on any known stream
-/// (weir/device/stream_watch.hpp) when it was freed; with crossing_rule::declared_uses, only that
-/// of s and of the recorded streams. If the driver has no memory left, a block of that size may
-/// also go to another stream behind a wait queued there. pinned_pool waits for its own stream as
-/// well, since the host is nobody's stream.
+/// once, to another stream only when all work is done that was queued on any known stream of the
+/// device (weir/device/stream_watch.hpp) when it was freed; with crossing_rule::declared_uses, only
+/// that of s and of the recorded streams. Streams of other devices count if they are recorded. If
+/// the driver has no memory left, a block of that size may also go to another stream behind a wait
+/// queued there. pinned_pool waits for its own stream as well, since the host is nobody's stream.
 ///
 /// **Cost.** A hit costs a lock and no driver call if the stream's own block is there and the
 /// reference knows its id (a weir::stream, stream_ref::identified(), the legacy stream). A miss
@@ -95,8 +95,9 @@ struct block_pool_stats {
 /// **Bad input.** Zero bytes give null, and freeing null does nothing. A size that cannot be
 /// rounded is size_overflow; an alignment that is no power of two or above 2 MiB is bad_alignment;
 /// a pointer that is not the start of a block of this pool is foreign_pointer; a block freed twice
-/// is double_free; a stream of another device is bad_stream; a pool that was closed is closed, a
-/// handle that was moved from is moved_from.
+/// is double_free; an allocation on a stream of another device is bad_stream, but for a
+/// pinned_pool; so is any stream of another runtime, and the per-thread default stream of another
+/// device. A pool that was closed is closed, a handle that was moved from is moved_from.
 class WEIR_API block_pool {
  public:
   /// Throws out_of_memory or failure. Aligned to pool_alignment at least.
@@ -108,7 +109,8 @@ class WEIR_API block_pool {
                                            bytes alignment = pool_alignment) const;
 
   /// What is wrong goes to the error handler. Without a stream: the one it was allocated for, which
-  /// may be gone if it was a weir::stream. The form with a size also checks that it is the size
+  /// may be gone if it was a weir::stream. With one of another device: as record_stream() and a
+  /// free on the stream it was allocated for. The form with a size also checks that it is the size
   /// that was asked for (invalid_argument; the block is freed all the same).
   void deallocate(void* pointer, const stream_ref& stream) const noexcept;
   void deallocate(void* pointer, bytes size, const stream_ref& stream) const noexcept;
@@ -118,7 +120,8 @@ class WEIR_API block_pool {
   result<void> try_deallocate(void* pointer) const;
 
   /// Work queued on `stream` until the block is freed may use it, too: it will not be reused before
-  /// that work is done. No driver call; recording twice is recording once.
+  /// that work is done. Recording twice is recording once. No driver call for a weir::stream. One
+  /// of another device of the runtime costs an event when the block is freed.
   result<void> record_stream(void* pointer, const stream_ref& stream) const;
   /// `stream` will not be used any more. Must be called before a stream is destroyed that is not a
   /// weir::stream (which does it by itself): the driver does not survive being asked about a stream

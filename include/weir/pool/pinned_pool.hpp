@@ -22,7 +22,7 @@ namespace weir { inline namespace v0 {
 /// As block_pool says, with one addition: the host touches this memory whenever it likes, in no
 /// stream's order. So a block is reused only when all work queued before its free is done, on the
 /// stream of the free too; what allocate() returns is used by nobody, and the host may write it
-/// without waiting for anything.
+/// without waiting for anything. Every call takes streams of all devices of the runtime.
 class WEIR_API pinned_pool : public block_pool {
  public:
   static constexpr memory_kind kind = memory_kind::pinned;
