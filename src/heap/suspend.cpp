@@ -554,10 +554,12 @@ result<bool> central_heap::make_room(const std::vector<moving_pool>& moves, std:
                                      wait_bound& waits, driver_access& driver) {
   flush_caches();
   WEIR_TRY(poll_streams(driver, no_stream));
-  sweep_pools(driver);
   pool_state& asking = *moves.front().pool;
+  WEIR_TRY(sweep_pools(asking, driver));
   WEIR_TRY_VALUE(released, release_from_others(asking, bytes{needed}, driver));
   if (released != bytes{}) return true;
+  WEIR_TRY_VALUE(arrived, await_releases(asking));
+  if (arrived) return true;
   WEIR_TRY_VALUE(left, await_leaving(&asking));
   if (left) return true;
   WEIR_TRY_VALUE(evicted, evict_for(&asking, driver));
