@@ -670,8 +670,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                                               const context_scope& bound) noexcept;
   [[nodiscard]] bool commit(queued_move& move) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<void> bring_back(queued_move& move, const resume_options& options,
-                                        const stream_ref* ahead_of, resume_outcome& outcome)
-      WEIR_EXCLUDES(mutex_);
+                                        const stream_ref* ahead_of,
+                                        resume_outcome& outcome) noexcept WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<void> fill(placement::suspended_place& place, const moving_pool& of,
                                   const moving_pools& moves, const std::vector<vmm::access>& rights,
                                   driver_access& driver) WEIR_EXCLUDES(mutex_);
