@@ -4,8 +4,9 @@
 The build already hides headers of components that a component may not use. This finds what the build cannot: a
 path with "..", a header or folder that no component owns, a component that names one below it in the list, and
 a driver header of the CUDA toolkit, which weir does without. It also finds waits that invalidate stream
-captures: components above `device` wait by src/device/finished_work.hpp. And it finds getenv(), which set-uid
-programs must not use: sources call secure_getenv().
+captures: components above `device` wait by src/device/finished_work.hpp. In the components of the allocator it finds
+calls that wait for the device, or for an event, outside the functions that are known to hold no lock: who waits with
+a lock stops threads that the device may be waiting for. And it finds getenv(), which set-uid programs must not use: sources call secure_getenv().
 """
 
 import re
@@ -18,6 +19,20 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 # are these waits, and classes that wait for streams of their own, which nobody can capture.
 WAIT = re.compile(r"\b(ctx_synchronize|stream_synchronize|stream_query|ctx_record_event)\(|"
                   r"\b(device_?|stream_?|ref)\.synchronize\(")
+# Calls that wait for the device or for an event, and the functions that make them. None of these holds a lock of an
+# allocator, nor does anybody who calls it: read that before you add one.
+BLOCKING = re.compile(r"\b(?:mem_free|mem_free_host|free_plain|detail::wait_for_all_work)\(|(?:\.|->)synchronize\(")
+BLOCKING_COMPONENTS = ("order", "placement", "heap")  # where these are looked for: the end of a stream takes the heap's lock
+BLOCKING_FUNCTIONS = {
+    "src/order/all_work_wait.cpp": ("wait",),
+    "src/order/awaited_marks.cpp": ("wait",),
+    "src/placement/torch_segments_memory.cpp": ("free_without_lock",),
+    "src/heap/backup.cpp": ("return_segment", "finish"),
+    "src/heap/central_heap.cpp": ("wait_before_release",),
+    "src/heap/checked_free.cpp": ("wait_for",),
+    "src/heap/suspend.cpp": ("wait_for_users",),
+}
+FUNCTION = re.compile(r"^[A-Za-z].*?([\w~]+)\(")  # the head of a definition, at the beginning of a line
 ENVIRONMENT = re.compile(r"\bgetenv\(")
 WAITING_COMPONENTS = ("driver", "sim", "device", "capi", "replay")
 WAITING_FILES = ("src/placement/guarded_store_memory.cpp", "src/heap/backup.cpp")
@@ -94,6 +109,19 @@ def check_waits(file, where, component, problems):
                             "device/finished_work.hpp")
 
 
+def check_blocking(file, where, component, problems):
+    if component.name not in BLOCKING_COMPONENTS:
+        return
+    function = ""
+    for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
+        head = FUNCTION.match(line)
+        if head:
+            function = head.group(1)
+        if BLOCKING.search(line.split("//")[0]) and function not in BLOCKING_FUNCTIONS.get(where, ()):
+            problems.append(f"{where}:{number}: this waits for the device; make the call in a function that holds no "
+                            "lock, and name that in BLOCKING_FUNCTIONS of cmake/check_layers.py")
+
+
 def check(root):
     problems = []
     components = read_components(root, problems)
@@ -121,6 +149,7 @@ def check(root):
                 where = file.relative_to(root).as_posix()
                 check_includes(file, where, components[folder.name], components, owner, False, problems)
                 check_waits(file, where, components[folder.name], problems)
+                check_blocking(file, where, components[folder.name], problems)
                 check_environment(file, where, problems)
     for file in sorted((root / "plugins").rglob("*.cpp")):
         check_environment(file, file.relative_to(root).as_posix(), problems)

@@ -468,7 +468,7 @@ WEIR_C_API weir_error weir_allocator_describe_address(weir_allocator* allocator,
                                                       uint64_t capacity, uint64_t* length);
 
 /* Releases memory that nothing uses any more to the driver until at most `keep` bytes are reserved;
- * waits for nothing. `released`, if not null, is how much was released. */
+ * waits for no stream. `released`, if not null, is how much was released. */
 WEIR_C_API weir_error weir_allocator_trim(weir_allocator* allocator, uint64_t keep,
                                           uint64_t* released);
 /* The same for all that is not live, after waiting for the streams. */

@@ -202,7 +202,7 @@ class Allocator(Memory, close="weir_allocator_close"):
 
     def trim(self, keep: Size = 0) -> int:
         """Releases memory that nothing uses any more to the driver until at most `keep` bytes are
-        reserved; waits for nothing. Returns how much was released."""
+        reserved; waits for no stream. Returns how much was released."""
         return _native.number(lib.weir_allocator_trim, self._handle, as_bytes(keep))
 
     def empty_cache(self) -> int:

@@ -43,9 +43,10 @@ std::uint64_t size_of_host() noexcept {
 // --- Memory --------------------------------------------------------------------------------------
 
 backup_memory::~backup_memory() {
-  if (home_->forked()) return;  // the driver is the parent's
-  const detail::mutex_lock lock{mutex_};
-  for (const segment& each : segments_) detail::report_failure(return_segment(each));
+  if (home_->forked()) return;            // the driver is the parent's
+  const detail::mutex_lock lock{mutex_};  // nobody else knows it any more
+  for (const segment& each : segments_)
+    detail::report_failure(return_segment(each.base, each.size));
   all_held_.remove(held());
 }
 
@@ -76,18 +77,18 @@ result<void> backup_memory::add_segment(std::uint64_t size) {
     WEIR_TRY(pinned);
     fresh.base = static_cast<std::byte*>(memory);
   }
-  fresh.free.push_back({fresh.base, size});
-  const detail::mutex_lock lock{mutex_};
+  std::byte* const base = fresh.base;
+  fresh.free.push_back({base, size});
   try {
-    segments_.reserve(segments_.size() + 1);
-  } catch (const std::bad_alloc&) {
-    detail::report_failure(return_segment(fresh));
-    throw;
+    const detail::mutex_lock lock{mutex_};
+    segments_.push_back(std::move(fresh));
+    held_.fetch_add(size, std::memory_order_relaxed);
+    all_held_.add(size);
+    return {};
+  } catch (const std::bad_alloc&) {  // nothing was moved
   }
-  segments_.push_back(std::move(fresh));
-  held_.fetch_add(size, std::memory_order_relaxed);
-  all_held_.add(size);
-  return {};
+  detail::report_failure(return_segment(base, size));
+  return no_backup_memory(size, kind_);
 }
 
 result<void> backup_memory::reserve(std::uint64_t size) {
@@ -167,7 +168,7 @@ void backup_memory::give(backup_piece piece) noexcept {
   const detail::mutex_lock lock{mutex_};
   pieces_ -= pieces_ == 0 ? 0 : 1;
   const auto home = std::find_if(segments_.begin(), segments_.end(), [&](const segment& each) {
-    return piece.host >= each.base && piece.host < each.base + each.size;
+    return !each.leaves && piece.host >= each.base && piece.host < each.base + each.size;
   });
   auto& free = home->free;
   const auto after = std::find_if(free.begin(), free.end(),
@@ -191,33 +192,57 @@ void backup_memory::give(backup_piece piece) noexcept {
   }
 }
 
-result<bytes> backup_memory::trim() {
-  const detail::mutex_lock lock{mutex_};
-  std::uint64_t returned = 0;
-  for (std::size_t i = 0; i < segments_.size();) {
-    const segment& each = segments_[i];
-    const bool idle = each.free.size() == 1 && each.free.front().size == each.size;
-    if (!idle) {
-      ++i;
-      continue;
-    }
-    WEIR_TRY(return_segment(each));
-    returned += each.size;
-    held_.fetch_sub(each.size, std::memory_order_relaxed);
-    all_held_.remove(each.size);
-    segments_.erase(segments_.begin() + static_cast<std::ptrdiff_t>(i));
+backup_piece backup_memory::unlink_idle() noexcept {
+  for (segment& each : segments_) {
+    if (each.free.size() != 1 || each.free.front().size != each.size) continue;
+    each.free.clear();
+    each.leaves = true;
+    return {each.base, each.size};
   }
-  return bytes{returned};
+  return {};
 }
 
-result<void> backup_memory::return_segment(const segment& idle) const noexcept {
+/// The driver has it, or refused it.
+void backup_memory::end_return(backup_piece idle, bool returned) noexcept {
+  const detail::mutex_lock lock{mutex_};
+  // If the driver handed the addresses out again meanwhile, the new segment stands behind.
+  const auto home = std::find_if(segments_.begin(), segments_.end(), [&](const segment& each) {
+    return each.base == idle.host && each.free.empty() && each.leaves;
+  });
+  if (!returned) {
+    home->leaves = false;
+    home->free.push_back(idle);  // there is room
+    return;
+  }
+  held_.fetch_sub(idle.size, std::memory_order_relaxed);
+  all_held_.remove(idle.size);
+  segments_.erase(home);
+}
+
+result<bytes> backup_memory::trim() {
+  std::uint64_t returned = 0;
+  for (;;) {
+    backup_piece idle;
+    {
+      const detail::mutex_lock lock{mutex_};
+      idle = unlink_idle();
+    }
+    if (idle.size == 0) return bytes{returned};
+    auto gone = return_segment(idle.host, idle.size);
+    end_return(idle, gone.has_value());
+    WEIR_TRY(gone);
+    returned += idle.size;
+  }
+}
+
+result<void> backup_memory::return_segment(std::byte* base, std::uint64_t size) const noexcept {
   if (kind_ == host_memory_kind::pageable) {
-    ::munmap(idle.base, idle.size);
+    ::munmap(base, size);
     return {};
   }
   const context_scope bound{home_->handle()};
   if (!bound) return bound.error();
-  return check(call::mem_free_host, bound.driver().mem_free_host(idle.base));
+  return check(call::mem_free_host, bound.driver().mem_free_host(base));
 }
 
 // --- Copies --------------------------------------------------------------------------------------

@@ -57,8 +57,9 @@ class backup_gauge {
 ///
 /// Every byte of its segments is in one piece that was taken or in one free range. Sizes are in
 /// whole units of 512 bytes, so that any part of a piece can be given back. Owned by the central
-/// heap. Any thread. Taking may pin memory, which takes a second for 2 GiB; no lock is held for
-/// that.
+/// heap. Any thread. Taking may pin memory, which takes a second for 2 GiB, and the driver waits
+/// for the device before it takes memory back; no lock is held for either. A segment that is on its
+/// way back has no free range.
 class backup_memory {
  public:
   /// What it holds counts in `held` as well.
@@ -78,7 +79,8 @@ class backup_memory {
   void give(backup_piece piece) noexcept WEIR_EXCLUDES(mutex_);
   /// Sees to it that so much can be taken without asking the system.
   [[nodiscard]] result<void> reserve(std::uint64_t size) WEIR_EXCLUDES(mutex_);
-  /// Returns segments of which nothing is taken to the system. Returns how much that was.
+  /// Returns segments of which nothing is taken to the system. Returns how much that was. Waits for
+  /// the device: not with the heap's lock.
   result<bytes> trim() WEIR_EXCLUDES(mutex_);
 
   /// What the segments are, taken or not. Waits for nobody.
@@ -90,14 +92,18 @@ class backup_memory {
   struct segment {
     std::byte* base = nullptr;
     std::uint64_t size = 0;
-    std::vector<backup_piece> free;  // by address; no two adjoin
+    std::vector<backup_piece> free{};  // by address; no two adjoin
+    bool leaves = false;               // it is on its way to the system
   };
 
   [[nodiscard]] std::uint64_t available() const noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> add_segment(std::uint64_t size) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] std::optional<backup_piece> find_whole(std::uint64_t size) WEIR_EXCLUDES(mutex_);
   void prepare(std::size_t more) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void> return_segment(const segment& idle) const noexcept;
+  /// An idle segment, which serves nobody from here on; of size 0: there is none.
+  [[nodiscard]] backup_piece unlink_idle() noexcept WEIR_REQUIRES(mutex_);
+  void end_return(backup_piece idle, bool returned) noexcept WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<void> return_segment(std::byte* base, std::uint64_t size) const noexcept;
 
   const std::shared_ptr<detail::device_state> home_;
   const host_memory_kind kind_;

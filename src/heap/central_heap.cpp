@@ -138,6 +138,7 @@ central_heap::central_heap(weir::device device, const allocator_options& options
   pools_.front()->holders = 1;
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
   placement_.damaged = this;
+  placement_.unlocked = this;
   if (options.debug_stacks || checks_ != debug_checks::off) {
     history_ = std::make_unique<observe::block_history>();
     observers_->add(*history_);
@@ -170,6 +171,16 @@ result<void> central_heap::usable() const {
   return {};
 }
 
+void central_heap::call_unlocked(call made, void* argument) noexcept {
+  const detail::releases_under_way::release under_way{releases_};
+  static_cast<void>(without_lock([&] { made(argument); }));
+}
+
+bool central_heap::await_releases() noexcept {
+  const order::unnamed_stream others_name_theirs{order_};
+  return releases_.wait_for_others(mutex_);
+}
+
 result<void> central_heap::close() {
   if (home_->forked()) return detail::fork_error();
   if (heap_of_progress == this) return refuse_in_progress();
@@ -181,6 +192,8 @@ result<void> central_heap::close() {
     if (closed_.exchange(true)) return {};
     moved_.notify_all();  // whoever waits for memory to come back
     end_carriers();
+    while (await_releases()) {  // those that are under way; the others find the heap closed
+    }
     {
       const thread_caches::stop stopped{caches_, own_cache()};
       caches_.set_reason(thread_cache::closed, true);
@@ -228,10 +241,13 @@ result<void> central_heap::release_all(std::optional<error>& leaked) {
   }
   for (const auto& each : pools_) drop_saved(*each);
   idle_copies_.clear();
-  for (backup_memory* const each : {&pinned_backup_, &pageable_backup_}) {
-    auto returned = each->trim();
-    if (!returned && outcome) outcome = std::move(returned).error();
-  }
+  result<bytes> returned = bytes{};
+  static_cast<void>(without_lock([&] {  // the heap is closed already
+    returned = pinned_backup_.trim();
+    auto pageable = pageable_backup_.trim();
+    if (returned) returned = std::move(pageable);
+  }));
+  if (!returned && outcome) outcome = std::move(returned).error();
   pending_.clear();
   callbacks_.clear();
   foreign_uses_.clear();

@@ -66,6 +66,7 @@
 
 #include "base/any_size.hpp"
 #include "base/mutex.hpp"
+#include "base/releases_under_way.hpp"
 #include "device/state.hpp"
 #include "heap/accounts.hpp"
 #include "heap/address_table.hpp"
@@ -107,6 +108,7 @@ struct allocation_stream {};
 class central_heap final : public std::enable_shared_from_this<central_heap>,
                            private detail::stream_listener,
                            private reclaimer,
+                           private placement::unlocked_calls,
                            private placement::damage_sink {
  public:
   [[nodiscard]] static result<std::shared_ptr<central_heap>> create(
@@ -307,16 +309,25 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// Keeps a pool alive while the lock is released. Made and destroyed with the lock.
   class pool_hold {
    public:
-    pool_hold(central_heap& heap, pool_state& held) noexcept : heap_{heap}, held_{held} {
+    pool_hold(central_heap& heap, pool_state& held) noexcept
+        : heap_{heap}, held_{held}, was_released_{held.holders == 0} {
       ++held_.holders;
     }
-    ~pool_hold() WEIR_UNCHECKED_LOCKING { heap_.drop_holder(held_); }  // whoever holds it, locks
+    ~pool_hold() WEIR_UNCHECKED_LOCKING {  // whoever holds it, locks
+      if (!was_released_) {
+        heap_.drop_holder(held_);
+      } else {  // its end was told already
+        --held_.holders;
+        heap_.pools_to_sweep_ = true;
+      }
+    }
     pool_hold(const pool_hold&) = delete;
     pool_hold& operator=(const pool_hold&) = delete;
 
    private:
     central_heap& heap_;
     pool_state& held_;
+    const bool was_released_;
   };
   /// The parts of close(). `leaked`: set if there were live blocks.
   [[nodiscard]] result<void> release_all(std::optional<error>& leaked) WEIR_REQUIRES(mutex_);
@@ -336,6 +347,10 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
     }
     return usable();
   }
+  /// Of stores: the driver waits for the device before it takes memory back.
+  void call_unlocked(call made, void* argument) noexcept override WEIR_UNCHECKED_LOCKING;
+  /// Waits for the releases that other threads make without the lock now. False: there are none.
+  bool await_releases() noexcept WEIR_REQUIRES(mutex_);
   /// Waits until a pool has arrived where it was going, or the heap is closed; the same holds.
   /// not_permitted: the thread is in a progress callback, which would wait for itself.
   [[nodiscard]] result<void> await_move() WEIR_REQUIRES(mutex_) {
@@ -515,8 +530,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   void flush_leftovers(thread_cache& own) noexcept override WEIR_REQUIRES(mutex_);
   bool flush_others(thread_cache* own) noexcept override WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> retire_completed(stream_slot spared, driver_access& driver) override
-      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> retire_completed(stream_slot spared, pool_state& asking,
+                                              driver_access& driver) override WEIR_REQUIRES(mutex_);
   [[nodiscard]] bool any_pending_like(const request& wanted,
                                       const pool_state& pool) const noexcept override
       WEIR_REQUIRES(mutex_);
@@ -530,9 +545,15 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> release_can_help(const request& wanted, driver_access& driver) override
       WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bytes> release_from_others(const pool_state& spared, bytes most,
+  [[nodiscard]] result<bytes> release_from_others(pool_state& asking, bytes most,
                                                   driver_access& driver) override
       WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bytes> release_own(pool_state& asking, driver_access& driver) override
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> await_releases(pool_state& asking) override WEIR_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t releases_ended() const noexcept override WEIR_REQUIRES(mutex_) {
+    return releases_.ended();
+  }
   [[nodiscard]] result<bool> evict(pool_state& asking, driver_access& driver) override
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
@@ -649,8 +670,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                                               const context_scope& bound) noexcept;
   [[nodiscard]] bool commit(queued_move& move) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<void> bring_back(queued_move& move, const resume_options& options,
-                                        const stream_ref* ahead_of, resume_outcome& outcome)
-      WEIR_EXCLUDES(mutex_);
+                                        const stream_ref* ahead_of,
+                                        resume_outcome& outcome) noexcept WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<void> fill(placement::suspended_place& place, const moving_pool& of,
                                   const moving_pools& moves, const std::vector<vmm::access>& rights,
                                   driver_access& driver) WEIR_EXCLUDES(mutex_);
@@ -685,7 +706,12 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] pool_state& add_pool(std::string name) WEIR_REQUIRES(mutex_);
   void drop_holder(pool_state& left) noexcept WEIR_REQUIRES(mutex_);
   void sweep_graphs() noexcept WEIR_REQUIRES(mutex_);
-  void sweep_pools(driver_access& driver) noexcept override WEIR_REQUIRES(mutex_);
+  /// Lets go of the lock where memory goes whose free waits for the device.
+  void sweep_pools(driver_access& driver) noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> sweep_pools(pool_state& asking, driver_access& driver) override
+      WEIR_REQUIRES(mutex_);
+  /// The first pool behind that one; null: there is none. For walks that let go of the lock.
+  [[nodiscard]] pool_state* pool_behind(pool_id id) const noexcept WEIR_REQUIRES(mutex_);
   /// The pool of the capture that the stream is in.
   [[nodiscard]] result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
                                                  driver_access& driver) override
@@ -766,6 +792,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   std::uint32_t next_pool_ WEIR_GUARDED_BY(mutex_) = 1;
   std::unordered_map<std::uint64_t, std::shared_ptr<out_of_memory_callback>> callbacks_
       WEIR_GUARDED_BY(mutex_);
+  detail::releases_under_way releases_ WEIR_GUARDED_BY(mutex_);  // by stores, without the lock
   std::vector<awaited_free*> awaited_frees_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t next_callback_ WEIR_GUARDED_BY(mutex_) = 1;
   /// The user's own; limit_ is what counts.

@@ -124,6 +124,19 @@ void central_heap::release_pool(pool_id id) noexcept {
   sweep_pools(driver);
 }
 
+pool_state* central_heap::pool_behind(pool_id id) const noexcept {
+  const auto behind = std::find_if(pools_.begin(), pools_.end(), [&](const auto& each) {
+    return each->id.number() > id.number();
+  });
+  return behind == pools_.end() ? nullptr : behind->get();
+}
+
+result<void> central_heap::sweep_pools(pool_state& asking, driver_access& driver) {
+  const pool_hold held{*this, asking};
+  sweep_pools(driver);
+  return usable();
+}
+
 /// Releases the pools that nobody holds and that have no blocks, as far as streams have passed
 /// them. What cannot go now goes at the next look for room, trim or wait.
 void central_heap::sweep_pools(driver_access& driver) noexcept try {
@@ -135,25 +148,22 @@ void central_heap::sweep_pools(driver_access& driver) noexcept try {
     return;
   if (!driver.entered()) return;
   if (!poll_streams(driver, no_stream)) return;
-  for (std::size_t i = 1; i < pools_.size();) {
-    pool_state& each = *pools_[i];
-    const bool suspended = each.where == residence::suspended;  // nothing of it is in use
-    if (!is_over(each) || (!suspended && !may_release(each))) {
-      ++i;
-      continue;
+  pool_id last{};
+  while (pool_state* const each = pool_behind(last)) {
+    last = each->id;
+    const bool suspended = each->where == residence::suspended;  // nothing of it is in use
+    if (!is_over(*each) || (!suspended && !may_release(*each))) continue;
+    drop_saved(*each);
+    if (each->memory != nullptr) {
+      retire(*each);
+      // What is on its way counts as reserved: another thread that sweeps leaves the pool alone.
+      if (!suspended) static_cast<void>(each->memory->release(bytes::max(), driver.enter()));
+      if (!usable()) return;  // the heap is being closed, which closes the stores
+      if (each->memory->reserved() != 0 && !suspended) continue;
+      detail::report_failure(each->memory->close(driver.enter()));
     }
-    drop_saved(each);
-    if (each.memory != nullptr) {
-      retire(each);
-      if (!suspended) static_cast<void>(each.memory->release(bytes::max(), driver.enter()));
-      if (each.memory->reserved() != 0 && !suspended) {
-        ++i;
-        continue;
-      }
-      detail::report_failure(each.memory->close(driver.enter()));
-    }
-    accounts_.remove_pool(each.id);
-    pools_.erase(pools_.begin() + static_cast<std::ptrdiff_t>(i));
+    accounts_.remove_pool(last);
+    std::erase_if(pools_, [&](const auto& other) { return other.get() == each; });
   }
 } catch (const std::bad_alloc&) {
   pools_to_sweep_ = true;

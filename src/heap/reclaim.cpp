@@ -61,9 +61,10 @@ bool central_heap::flush_others(thread_cache* own) noexcept {
   return flush_all();
 }
 
-result<bool> central_heap::retire_completed(stream_slot spared, driver_access& driver) {
+result<bool> central_heap::retire_completed(stream_slot spared, pool_state& asking,
+                                            driver_access& driver) {
   WEIR_TRY_VALUE(any, poll_streams(driver, spared));
-  if (pools_to_sweep_) sweep_pools(driver);
+  if (pools_to_sweep_) WEIR_TRY(sweep_pools(asking, driver));
   return any;
 }
 
@@ -142,11 +143,14 @@ result<bool> central_heap::release_can_help(const request& wanted, driver_access
   return placement_.supply.can_give(least, {}, driver.enter());
 }
 
-result<bytes> central_heap::release_from_others(const pool_state& spared, bytes most,
+/// A pool whose memory is on its way has it still, so nobody ends the pool meanwhile.
+result<bytes> central_heap::release_from_others(pool_state& asking, bytes most,
                                                 driver_access& driver) {
-  for (const auto& each : pools_) {
-    if (each.get() == &spared || each->memory == nullptr || !may_release(*each)) continue;
+  const pool_hold held{*this, asking};
+  for (pool_state* each = pools_.front().get(); each != nullptr; each = pool_behind(each->id)) {
+    if (each == &asking || each->memory == nullptr || !may_release(*each)) continue;
     const auto released = each->memory->release(most, driver.enter());
+    WEIR_TRY(usable());
     if (!released && each->source != nullptr) {
       report_error(released.error());  // the source's trouble, not that of the request
       continue;
@@ -154,6 +158,20 @@ result<bytes> central_heap::release_from_others(const pool_state& spared, bytes 
     if (!released || *released != bytes{}) return released;
   }
   return bytes{};
+}
+
+result<bytes> central_heap::release_own(pool_state& asking, driver_access& driver) {
+  const pool_hold held{*this, asking};
+  auto released = asking.memory->release(bytes::max(), driver.enter());
+  WEIR_TRY(usable());
+  return released;
+}
+
+result<bool> central_heap::await_releases(pool_state& asking) {
+  const pool_hold held{*this, asking};
+  const bool waited = await_releases();
+  WEIR_TRY(usable());
+  return waited;
 }
 
 result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cache* own,

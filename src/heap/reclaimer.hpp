@@ -1,6 +1,7 @@
 // What a search for room may ask of the heap, beyond the store of the pool it searches.
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <optional>
 
@@ -72,8 +73,9 @@ class reclaimer {
   virtual bool flush(thread_cache& cache) noexcept = 0;
   virtual bool flush_others(thread_cache* own) noexcept = 0;
 
-  /// What was completed meanwhile becomes quiescent; closes the epochs of all streams but one.
-  [[nodiscard]] virtual result<bool> retire_completed(stream_slot spared,
+  /// What was completed meanwhile becomes quiescent; closes the epochs of all streams but one. Ends
+  /// pools as sweep_pools() does.
+  [[nodiscard]] virtual result<bool> retire_completed(stream_slot spared, pool_state& asking,
                                                       order::driver_access& driver) = 0;
   /// Whether a block of just that size waits for recorded streams and is the stream's afterwards.
   [[nodiscard]] virtual bool any_pending_like(const request& wanted,
@@ -90,15 +92,24 @@ class reclaimer {
 
   /// What a pool that helps out has free for the stream, as it lies.
   [[nodiscard]] virtual result<fallback_room> fit_in_fallback(const request& wanted) = 0;
-  /// Ends pools that nobody holds any more, as far as that can be.
-  virtual void sweep_pools(order::driver_access& driver) noexcept = 0;
+  /// Ends pools that nobody holds any more, as far as that can be. May let go of the lock.
+  [[nodiscard]] virtual result<void> sweep_pools(pool_state& asking,
+                                                 order::driver_access& driver) = 0;
   [[nodiscard]] virtual bool may_release(const pool_state& pool) const noexcept = 0;
   /// Whether releasing memory to the driver could make room for the request.
   [[nodiscard]] virtual result<bool> release_can_help(const request& wanted,
                                                       order::driver_access& driver) = 0;
-  /// Releases what the first other pool has that has anything; 0: none has.
-  [[nodiscard]] virtual result<bytes> release_from_others(const pool_state& spared, bytes most,
+  /// Releases what the first other pool has that has anything; 0: none has. May let go of the lock.
+  [[nodiscard]] virtual result<bytes> release_from_others(pool_state& asking, bytes most,
                                                           order::driver_access& driver) = 0;
+  /// The same of all that the pool itself has free.
+  [[nodiscard]] virtual result<bytes> release_own(pool_state& asking,
+                                                  order::driver_access& driver) = 0;
+  /// Waits for memory that other threads give to the driver now, and lets go of the lock meanwhile.
+  /// False: there is none.
+  [[nodiscard]] virtual result<bool> await_releases(pool_state& asking) = 0;
+  /// How many releases without the lock have ended. If it changed, the lock was free meanwhile.
+  [[nodiscard]] virtual std::uint64_t releases_ended() const noexcept = 0;
 
   /// Suspends the evictable pool of the lowest priority; lets go of the lock meanwhile. False:
   /// there is none that the pool may evict.

@@ -4,6 +4,13 @@
 #include <utility>
 
 namespace weir { inline namespace v0 { namespace heap {
+namespace {
+
+/// So many times a search waits for memory that other threads give to the driver. Without a bound
+/// it would go on for as long as they do.
+constexpr int most_awaited_releases = 8;
+
+}  // namespace
 
 result<block_index> room_search::find_room() {
   for (;;) {
@@ -32,6 +39,9 @@ result<block_index> room_search::find_room() {
     if (helped_out) return found_on(rung::fallback);
     WEIR_TRY_VALUE(released, release_cached());
     if (released) return found_on(rung::release);
+    WEIR_TRY_VALUE(arrived, await_releases());
+    if (arrived) climb(rung::release);
+    if (arrived) continue;
     WEIR_TRY_VALUE(evicted, evict());
     if (evicted) climb(rung::eviction);
     if (evicted) continue;
@@ -60,6 +70,7 @@ result<void> room_search::prepare() {
     auto account = heap_.prepare(*pool_, driver_);
     if (account) {
       account_ = *account;
+      prepared_at_ = heap_.releases_ended();
       return {};
     }
     // A suspended pool that finds no room to come back.
@@ -68,6 +79,12 @@ result<void> room_search::prepare() {
     if (!helped) return std::move(account).error();
     climb(rung::callback);
   }
+}
+
+/// What was prepared, if the lock was free since: others may have used it.
+result<void> room_search::prepare_again() {
+  if (heap_.releases_ended() == prepared_at_) return {};
+  return prepare();
 }
 
 void room_search::flush_leftovers() {
@@ -115,7 +132,9 @@ result<bool> room_search::notice_capture() {
 /// quiescent at once, and a busy one's at the next look.
 result<bool> room_search::retire_completed() {
   if (asks_no_stream()) return false;
-  return heap_.retire_completed(wanted_.stream, driver_);
+  WEIR_TRY_VALUE(retired, heap_.retire_completed(wanted_.stream, *pool_, driver_));
+  WEIR_TRY(prepare_again());
+  return retired;
 }
 
 bool room_search::flush_own() { return is_own_pool() && own_ != nullptr && heap_.flush(*own_); }
@@ -172,22 +191,33 @@ result<bool> room_search::fit_in_fallback() {
 /// serves the request.
 result<bool> room_search::release_cached() {
   if (!is_own_pool()) static_cast<void>(heap_.flush_others(own_));
-  if (!asks_no_stream()) heap_.sweep_pools(driver_);
+  if (!asks_no_stream()) WEIR_TRY(heap_.sweep_pools(*pool_, driver_));
+  WEIR_TRY(prepare_again());
   WEIR_TRY_VALUE(helps, heap_.release_can_help(wanted_, driver_));
   if (!helps) return false;
   for (;;) {
     WEIR_TRY_VALUE(grown, grow());
     if (grown) return true;
     WEIR_TRY_VALUE(released, heap_.release_from_others(*pool_, to_bytes(wanted_.units), driver_));
+    WEIR_TRY(prepare_again());
     if (released == bytes{}) return release_own();
   }
 }
 
 result<bool> room_search::release_own() {
   if (!heap_.may_release(*pool_)) return false;
-  WEIR_TRY_VALUE(released, pool_->memory->release(bytes::max(), driver_.enter()));
+  WEIR_TRY_VALUE(released, heap_.release_own(*pool_, driver_));
+  WEIR_TRY(prepare_again());
   if (released == bytes{}) return false;
   return grow();
+}
+
+/// Memory that another thread takes out of a cache is in nobody's reach until the driver has it.
+result<bool> room_search::await_releases() {
+  if (awaited_releases_ == most_awaited_releases) return false;
+  WEIR_TRY_VALUE(waited, heap_.await_releases(*pool_));
+  awaited_releases_ += waited ? 1 : 0;
+  return waited;
 }
 
 /// Not while the stream is captured: its work cannot be waited for.

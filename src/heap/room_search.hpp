@@ -47,6 +47,7 @@ class room_search {
   // The rungs. Those that return a bool say whether the search is worth repeating; those named
   // after an act of the store say whether there is room now.
   [[nodiscard]] result<void> prepare();
+  [[nodiscard]] result<void> prepare_again();
   void flush_leftovers();
   [[nodiscard]] result<bool> retire_pending();
   [[nodiscard]] bool fit();
@@ -62,6 +63,7 @@ class room_search {
   [[nodiscard]] result<bool> fit_in_fallback();
   [[nodiscard]] result<bool> release_cached();
   [[nodiscard]] result<bool> release_own();
+  [[nodiscard]] result<bool> await_releases();
   [[nodiscard]] result<bool> evict();
   [[nodiscard]] result<bool> ask_callbacks(bytes needed);
   [[nodiscard]] result<bool> wait_for_oldest();
@@ -87,6 +89,8 @@ class room_search {
   bool capturing_ = false;
   bool callbacks_help_ = true;
   wait_bound waits_;
+  int awaited_releases_ = 0;
+  std::uint64_t prepared_at_ = 0;  // releases_ended()
   rung rung_ = rung::free_range;
   account_number account_ = 0;
   block_index room_ = no_block;

@@ -554,10 +554,12 @@ result<bool> central_heap::make_room(const std::vector<moving_pool>& moves, std:
                                      wait_bound& waits, driver_access& driver) {
   flush_caches();
   WEIR_TRY(poll_streams(driver, no_stream));
-  sweep_pools(driver);
   pool_state& asking = *moves.front().pool;
+  WEIR_TRY(sweep_pools(asking, driver));
   WEIR_TRY_VALUE(released, release_from_others(asking, bytes{needed}, driver));
   if (released != bytes{}) return true;
+  WEIR_TRY_VALUE(arrived, await_releases(asking));
+  if (arrived) return true;
   WEIR_TRY_VALUE(left, await_leaving(&asking));
   if (left) return true;
   WEIR_TRY_VALUE(evicted, evict_for(&asking, driver));
@@ -604,10 +606,12 @@ result<void> central_heap::fit_on_device(const std::vector<moving_pool>& moves,
   return no_host_memory();
 }
 
-/// Creates and maps handle by handle. What is mapped is copied in while the next ones are mapped.
-/// Then the copies are waited for: by the stream, or here.
+/// Throws nothing: the pools are on their way. Creates and maps handle by handle. What is mapped is
+/// copied in while the next ones are mapped. Then the copies are waited for: by the stream, or
+/// here.
 result<void> central_heap::bring_back(queued_move& move, const resume_options& options,
-                                      const stream_ref* ahead_of, resume_outcome& outcome) {
+                                      const stream_ref* ahead_of, resume_outcome& outcome) noexcept
+    try {
   moving_pools& moves = move.pools;
   backup_copies& copies = *move.copies;
   const std::vector<vmm::access>& rights = move.rights;
@@ -617,7 +621,7 @@ result<void> central_heap::bring_back(queued_move& move, const resume_options& o
   std::uint64_t total = 0;
   for (const moving_pool& each : moves) total += size_of_all(each.pool->saved);
   copy_meter meter{options.progress, total, this};
-  auto done = [&]() -> result<void> {
+  const auto copy_all = [&]() -> result<void> {
     for (moving_pool& each : moves) {
       const auto& saved = each.pool->saved;
       if (!saved.empty()) {
@@ -654,7 +658,13 @@ result<void> central_heap::bring_back(queued_move& move, const resume_options& o
       copies.drain(bound);
     }
     return ahead_of == nullptr ? result<void>{} : copies.precede(*ahead_of, bound);
-  }();
+  };
+  result<void> done;
+  try {
+    done = copy_all();
+  } catch (const std::bad_alloc&) {
+    done = no_host_memory();
+  }
   if (done) return done;
   copies.drain(bound);
   for (moving_pool& each : moves) {
@@ -663,6 +673,8 @@ result<void> central_heap::bring_back(queued_move& move, const resume_options& o
     detail::report_failure(released);
   }
   return done;
+} catch (const std::bad_alloc&) {
+  return no_host_memory();  // nothing was begun
 }
 
 result<void> central_heap::fill(suspended_place& place, const moving_pool& of,

@@ -138,7 +138,11 @@ result<void> central_heap::finish_return(queued_move& move) noexcept {
   static_cast<void>(without_lock([&] {
     driver_access driver{device_};
     const context_scope& bound = driver.enter();
-    copied = bound ? move.copies->finish(bound) : result<void>{bound.error()};
+    try {
+      copied = bound ? move.copies->finish(bound) : result<void>{bound.error()};
+    } catch (const std::bad_alloc&) {
+      copied = no_host_memory();
+    }
     move.copies->drain(bound);
   }));
   arrive(move, true);

@@ -12,17 +12,19 @@ result<bytes> central_heap::release_down_to(std::uint64_t keep, driver_access& d
   const std::uint64_t before = placement_.reserved;
   result<void> source_trouble;  // must not keep the others from giving back
   sweep_pools(driver);
-  for (const auto& each : pools_) {
+  WEIR_TRY(usable());
+  for (pool_state* each = pools_.front().get(); each != nullptr; each = pool_behind(each->id)) {
     if (each->memory == nullptr || !may_release(*each)) continue;
     while (placement_.reserved > keep) {
       auto went = each->memory->release(bytes{placement_.reserved - keep}, driver.enter());
+      WEIR_TRY(usable());
       if (!went && each->source == nullptr) return std::move(went).error();
       if (!went && source_trouble) source_trouble = std::move(went).error();
       if (!went || *went == bytes{}) break;
     }
   }
   WEIR_TRY(source_trouble);
-  return bytes{before - placement_.reserved};
+  return bytes{before - std::min(before, placement_.reserved)};
 }
 
 result<bytes> central_heap::trim(bytes keep) try {
@@ -83,7 +85,9 @@ result<bytes> central_heap::empty_cache() try {
   flush_caches();
   WEIR_TRY(wait_for_streams(driver));
   if (captures_.ended()) sweep_graphs();  // those whose last replay was waited for
-  return release_down_to(0, driver);
+  auto released = release_down_to(0, driver);
+  static_cast<void>(await_releases());  // what was cached is the driver's afterwards
+  return released;
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
@@ -132,7 +136,7 @@ result<bytes> central_heap::empty_cache(pool_id id) try {
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
-  pool_state* const pool = find_pool(id);
+  pool_state* pool = find_pool(id);
   if (pool == nullptr) return errc::closed;
   if (pool->memory == nullptr || pool->of_capture) return bytes{};
   if (pool->where != residence::resident) return bytes{};
@@ -148,8 +152,12 @@ result<bytes> central_heap::empty_cache(pool_id id) try {
     return order_.completed(each);
   });
   if (!over) return bytes{};
+  pool = find_pool(id);  // its last handle may have gone during the wait, and it with that
+  if (pool == nullptr) return bytes{};
   retire(*pool);
-  WEIR_TRY_VALUE(released, pool->memory->release(bytes::max(), driver.enter()));
+  auto released = pool->memory->release(bytes::max(), driver.enter());
+  WEIR_TRY(usable());
+  WEIR_TRY(released);
   if (pool->holders == 0) sweep_pools(driver);  // ends it where that was all
   return released;
 } catch (const std::bad_alloc&) {

@@ -283,7 +283,7 @@ result<void> arena::map_handles(const room_plan& room, const context_scope& boun
 
 void arena::undo_creation(filling& undone, const context_scope& bound) noexcept {
   if (!undone.fresh || undone.from == 0) return;
-  detail::report_failure(vmm::release(bound, handles_[undone.from].memory));
+  detail::report_failure(release_surely(bound, handles_[undone.from].memory));
   handles_[undone.from] = {};
   spare_handles_.push_back(std::exchange(undone.from, 0));
 }

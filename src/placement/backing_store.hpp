@@ -13,6 +13,7 @@
 #include "placement/block.hpp"
 #include "placement/memory_supply.hpp"
 #include "placement/suspension.hpp"
+#include "placement/unlocked_work.hpp"
 #include "weir/allocator/segment_source.hpp"
 #include "weir/allocator/snapshot.hpp"
 #include "weir/base/bytes.hpp"
@@ -69,6 +70,15 @@ struct placement_context {
   std::uint64_t handles_moved = 0;
   std::uint64_t handles_returned = 0;
   std::uint64_t handles_released = 0;
+
+  /// Null: there is no lock to let go of.
+  unlocked_calls* unlocked = nullptr;
+  /// Makes a driver call that waits for the device without the heap's lock.
+  template <class Work>
+  void without_lock(Work& work) {
+    if (unlocked == nullptr) return work();
+    unlocked->call_unlocked([](void* of) { (*static_cast<Work*>(of))(); }, &work);
+  }
 
   /// Null: nobody listens.
   event_sink* observer = nullptr;
@@ -198,13 +208,14 @@ class backing_store {
   /// epochs become quiescent.
   virtual void retire(stream_slot stream) noexcept = 0;
   /// Releases physical memory under quiescent runs to the driver, until `most` bytes
-  /// or more went or none is left. Returns how much went.
+  /// or more went or none is left. Returns how much went. Lets go of the lock where the driver
+  /// waits for the device: what is on its way then counts as reserved, and serves no request.
   [[nodiscard]] virtual result<bytes> release(bytes most, const context_scope& bound) = 0;
   /// Lets another device reach what is mapped, mappings that were left behind included; what is
   /// mapped later follows placement_context::rights. After an error some of it may be reachable.
   [[nodiscard]] virtual result<void> grant(const vmm::access& peer, const context_scope& bound) = 0;
   /// Gives everything back, whatever it is used for: the store ends. The first error is returned;
-  /// all is attempted.
+  /// all is attempted. Lets go of the lock as release() does; nobody else may use the store then.
   virtual result<void> close(const context_scope& bound) = 0;
 
   // --- Stores that check their blocks: see guarded_store.hpp

@@ -61,7 +61,7 @@ result<void> guarded_store::give_memory(region& fresh, bytes size, const context
   };
   if (auto outcome = attempt(); !outcome) {
     if (mapped) detail::report_failure(vmm::unmap(bound, fresh.start, size));
-    detail::report_failure(vmm::release(bound, memory));
+    detail::report_failure(release_surely(bound, memory));
     return outcome;
   }
   fresh.memory = memory;

@@ -54,6 +54,7 @@ torch_segments::torch_segments(placement_context& shared, pool_id pool,
 torch_segments::~torch_segments() {
   if (segments_.empty()) return;
   const context_scope bound{shared_.device};
+  ends_ = true;  // nobody else knows it, and the lock may be free
   detail::report_failure(close(bound));
 }
 
@@ -320,7 +321,7 @@ std::uint64_t torch_segments::longest_fit(stream_slot stream) const noexcept {
 
 void torch_segments::describe(pool_snapshot& into) const {
   into.in_segments = !rules_.expandable;
-  for (const auto& [base, each] : segments_) {
+  const auto describe_segment = [&](const segment& each) {
     for (block_index at = each.first; at != no_block; at = shared_.blocks[at].after) {
       const block& of = shared_.blocks[at];
       block_info info{};
@@ -333,7 +334,11 @@ void torch_segments::describe(pool_snapshot& into) const {
       into.blocks.push_back(info);
     }
     describe_memory(each, into);
-  }
+  };
+  for (const auto& [base, each] : segments_) describe_segment(each);
+  // Unless the driver has it, and handed it out again.
+  for (const auto& [base, each] : leaving_)
+    if (block_over(base) == no_block) describe_segment(each);
 }
 
 block_index torch_segments::block_over(std::uint64_t address) const noexcept {
@@ -356,7 +361,7 @@ result<block_handles> torch_segments::handles_under(block_index index) const {
 std::size_t torch_segments::footprint() const noexcept {
   // A node of the map has three links and a colour besides what it holds.
   constexpr std::size_t node = sizeof(segment_map::value_type) + 4 * sizeof(void*);
-  return sizeof(*this) + segments_.size() * node;
+  return sizeof(*this) + (segments_.size() + leaving_.size()) * node;
 }
 
 }}}  // namespace weir::v0::placement

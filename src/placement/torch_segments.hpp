@@ -48,7 +48,10 @@ struct segment_rules {
 /// splits and merges, so a segment's first record stays the same.
 ///
 /// Owned by a pool of the allocator. All calls need the heap's lock; fit() and free() cost
-/// O(log(runs) + log(segments)) and no host memory beyond recycled records.
+/// O(log(runs) + log(segments)) and no host memory beyond recycled records. The driver waits for
+/// the device before it takes plain memory back. So release() and close() take such a segment out
+/// of the store and free it without the lock. Until the driver has it, it counts as reserved and is
+/// in `leaving_`; if the driver refuses it, it is a segment again.
 class torch_segments final : public backing_store {
  public:
   /// Sizes of large segments are multiples of it.
@@ -93,6 +96,8 @@ class torch_segments final : public backing_store {
     vmm::physical memory{};  // only of mapped ones
   };
   using segment_map = std::map<std::uint64_t, segment>;  // by first address
+  /// Two may have the same address: the driver can hand out memory again that it has just taken.
+  using leaving_map = std::multimap<std::uint64_t, segment>;
 
   struct class_index {
     explicit class_index(block_store& blocks) noexcept
@@ -146,12 +151,15 @@ class torch_segments final : public backing_store {
 
   // --- Segments (torch_segments_memory.cpp) ------------------------------------------------------
 
-  /// Enters a new segment, one block of this kind long; one record must be prepared. An error:
-  /// nothing was entered.
-  [[nodiscard]] result<segment_map::iterator> enter(std::uint64_t base, const segment& segment,
-                                                    block_kind kind);
+  [[nodiscard]] static result<segment_map> make_entry(const segment& blueprint);
+  /// Enters a new segment, one block of this kind long; one record must be prepared.
+  segment_map::iterator enter(std::uint64_t base, segment_map entry, block_kind kind) noexcept;
   /// The records of a segment and its entry go.
   segment_map::iterator forget(segment_map::iterator position) noexcept;
+  void recycle(const segment& gone) noexcept;
+  /// Takes the runs and holes of a segment out of the trees, or puts them there.
+  void unlist_all(const segment& home) noexcept;
+  void list_all(const segment& home) noexcept;
   [[nodiscard]] result<block_index> grow_fixed(const request& wanted, std::uint64_t units,
                                                const context_scope& bound);
   /// Memory for a fixed segment: its address goes to `base`, a handle into the segment.
@@ -159,9 +167,17 @@ class torch_segments final : public backing_store {
   [[nodiscard]] result<void> map_segment(segment& fresh, std::uint64_t& base,
                                          const context_scope& bound) const;
   [[nodiscard]] result<void> take_from_source(const segment& fresh, std::uint64_t& base) const;
+  /// Gives a segment to the driver or the source, and forgets it. On failure nothing changed. Lets
+  /// go of the lock for plain memory: iterators of segments_ are invalid then.
+  [[nodiscard]] result<void> release_segment(segment_map::iterator position,
+                                             const context_scope& bound);
+  /// The same of plain memory.
+  [[nodiscard]] result<void> release_plain(segment_map::iterator position,
+                                           const context_scope& bound);
+  [[nodiscard]] result<void> free_without_lock(std::uint64_t base, const context_scope& bound);
   /// Gives the memory of a fixed segment back; on failure it has it still.
   [[nodiscard]] result<void> give_back(std::uint64_t base, const segment& home,
-                                       const context_scope& bound) const;
+                                       const context_scope& bound);
   [[nodiscard]] result<void> give_to_source(std::uint64_t base, std::uint64_t size) const;
   /// Whether a segment is free as a whole and at rest.
   [[nodiscard]] bool releasable(const segment& segment) const noexcept;
@@ -223,10 +239,13 @@ class torch_segments final : public backing_store {
                                           totals& sums) const;
   [[nodiscard]] std::string check_block(block_index index, std::uint64_t base, const segment& home,
                                         totals& sums) const;
+  [[nodiscard]] std::string check_leaving(totals& sums) const;
 
   const segment_rules rules_;
   std::array<class_index, 2> classes_;
   segment_map segments_;
+  leaving_map leaving_;  // on their way to the driver
+  bool ends_ = false;    // it is being destroyed, with or without the lock
   std::uint32_t last_rank_ = std::numeric_limits<std::uint32_t>::max();
 };
 

@@ -18,6 +18,7 @@ std::string torch_segments::check() const {
     if (auto wrong = check_segment(base, each, sums); !wrong.empty()) return wrong;
     end = base + each.size;
   }
+  if (auto wrong = check_leaving(sums); !wrong.empty()) return wrong;
   if (sums.with_memory != reserved_) return "reserved is not the sum of what has memory";
   if (sums.handed_out != handed_out_) return "handed_out is not the sum of the blocks";
   if (reserved_ > reserved_peak_) return "reserved is above its peak";
@@ -27,6 +28,15 @@ std::string torch_segments::check() const {
     if (in.runs.size() != sums.runs[position]) return "a tree of runs holds something else";
     if (in.guests.size() != sums.guests[position]) return "a tree of guests holds something else";
     if (in.holes.size() != sums.holes[position]) return "a tree of holes holds something else";
+  }
+  return {};
+}
+
+/// On their way to the driver: in no tree, and free as a whole.
+std::string torch_segments::check_leaving(totals& sums) const {
+  for (const auto& [base, each] : leaving_) {
+    if (!wholly_free(each)) return "a segment that leaves is in use at " + std::to_string(base);
+    sums.with_memory += each.size;
   }
   return {};
 }

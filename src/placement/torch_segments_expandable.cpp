@@ -91,13 +91,9 @@ result<block_index> torch_segments::reserve_range(stream_slot stream, size_class
   const std::uint64_t size =
       std::min(round_up(memory + memory / 8, page), most_units * unit / page * page);
   if (units * unit > size) return no_block;
+  WEIR_TRY_VALUE(entry, make_entry({.size = size, .stream = stream, .holds = holds}));
   WEIR_TRY_VALUE(base, vmm::reserve(bound, bytes{size}));
-  auto entered = enter(base, {.size = size, .stream = stream, .holds = holds}, block_kind::hole);
-  if (!entered) {
-    detail::report_failure(vmm::free(bound, base, bytes{size}));
-    return std::move(entered).error();
-  }
-  return (*entered)->second.first;
+  return enter(base, std::move(entry), block_kind::hole)->second.first;
 }
 
 result<block_index> torch_segments::fill(block_index hole, std::uint64_t units,

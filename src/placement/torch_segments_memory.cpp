@@ -58,15 +58,20 @@ result<bytes> torch_segments::release(bytes most, const context_scope& bound) {
   return rules_.expandable ? release_pages(most, bound) : release_fixed(most, bound);
 }
 
-result<torch_segments::segment_map::iterator> torch_segments::enter(std::uint64_t base,
-                                                                    const segment& blueprint,
-                                                                    block_kind kind) {
-  segment_map::iterator entered;
-  try {
-    entered = segments_.emplace(base, blueprint).first;
-  } catch (const std::bad_alloc&) {
-    return no_host_memory();
-  }
+/// Room for the entry of a segment: what comes from the driver then needs no host memory.
+result<torch_segments::segment_map> torch_segments::make_entry(const segment& blueprint) try {
+  segment_map entry;
+  entry.emplace(0, blueprint);
+  return entry;
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+torch_segments::segment_map::iterator torch_segments::enter(std::uint64_t base, segment_map entry,
+                                                            block_kind kind) noexcept {
+  auto node = entry.extract(entry.begin());
+  node.key() = base;
+  const segment_map::iterator entered = segments_.insert(std::move(node)).position;
   segment& home = entered->second;
   home.rank = last_rank_--;
   home.first = shared_.blocks.make();
@@ -84,15 +89,31 @@ result<torch_segments::segment_map::iterator> torch_segments::enter(std::uint64_
 
 torch_segments::segment_map::iterator torch_segments::forget(
     segment_map::iterator position) noexcept {
-  block_store& blocks = shared_.blocks;
-  for (block_index at = position->second.first; at != no_block;) {
-    const block_index next = blocks[at].after;
-    const block_kind kind = blocks[at].is();
-    if (kind == block_kind::run || kind == block_kind::hole) unlist(at, position->second);
-    blocks.recycle(at);
+  unlist_all(position->second);
+  recycle(position->second);
+  return segments_.erase(position);
+}
+
+void torch_segments::recycle(const segment& gone) noexcept {
+  for (block_index at = gone.first; at != no_block;) {
+    const block_index next = shared_.blocks[at].after;
+    shared_.blocks.recycle(at);
     at = next;
   }
-  return segments_.erase(position);
+}
+
+void torch_segments::unlist_all(const segment& home) noexcept {
+  for (block_index at = home.first; at != no_block; at = shared_.blocks[at].after) {
+    const block_kind kind = shared_.blocks[at].is();
+    if (kind == block_kind::run || kind == block_kind::hole) unlist(at, home);
+  }
+}
+
+void torch_segments::list_all(const segment& home) noexcept {
+  for (block_index at = home.first; at != no_block; at = shared_.blocks[at].after) {
+    const block_kind kind = shared_.blocks[at].is();
+    if (kind == block_kind::run || kind == block_kind::hole) list(at, home);
+  }
 }
 
 result<block_index> torch_segments::grow_fixed(const request& wanted, std::uint64_t units,
@@ -108,22 +129,19 @@ result<block_index> torch_segments::grow_fixed(const request& wanted, std::uint6
   if (from_driver && shared_.supply.cannot_give(size)) return no_block;
 
   const thread_capture_mode_guard relaxed{shared_.device};
-  segment fresh{.size = size, .stream = wanted.stream, .holds = holds};
+  WEIR_TRY_VALUE(entry, make_entry({.size = size, .stream = wanted.stream, .holds = holds}));
+  segment& fresh = entry.begin()->second;
   std::uint64_t base = 0;
   if (auto taken = take(fresh, base, bound); !taken) {
     if (taken.code() != errc::out_of_memory) return std::move(taken).error();
     if (from_driver) shared_.supply.refused(size);
     return no_block;
   }
-  auto entered = enter(base, fresh, block_kind::run);
-  if (!entered) {
-    detail::report_failure(give_back(base, fresh, bound));
-    return std::move(entered).error();
-  }
+  const auto entered = enter(base, std::move(entry), block_kind::run);
   add_reserved(size);
   ++shared_.handles_created;
   emit(memory_event_kind::reserve, wanted.stream, base, size);
-  return hand_out((*entered)->second.first, wanted, holds);
+  return hand_out(entered->second.first, wanted, holds);
 }
 
 result<void> torch_segments::take(segment& fresh, std::uint64_t& base, const context_scope& bound) {
@@ -191,10 +209,10 @@ result<void> torch_segments::take_from_source(const segment& fresh, std::uint64_
 }
 
 result<void> torch_segments::give_back(std::uint64_t base, const segment& home,
-                                       const context_scope& bound) const {
+                                       const context_scope& bound) {
   if (!bound) return bound.error();  // no driver, or a forked child: a source is not called either
   if (rules_.source != nullptr) return give_to_source(base, home.size);
-  if (!rules_.mapped) return free_plain(bound, base);
+  if (!rules_.mapped) return free_without_lock(base, bound);
   WEIR_TRY(vmm::unmap(bound, base, bytes{home.size}));
   // The memory is gone from here; what fails now is reported.
   detail::report_failure(release_surely(bound, home.memory));
@@ -206,6 +224,50 @@ result<void> torch_segments::give_to_source(std::uint64_t base, std::uint64_t si
   return rules_.source->deallocate(reinterpret_cast<void*>(base), bytes{size});
 } catch (...) {
   return thrown_by_source(bytes{size});
+}
+
+result<void> torch_segments::release_segment(segment_map::iterator position,
+                                             const context_scope& bound) {
+  const auto& [base, home] = *position;
+  const std::uint64_t size = home.size;
+  const stream_slot stream = home.stream;
+  const std::uint64_t address = base;
+  // Before it goes: who registered the memory elsewhere must deregister it while it is there.
+  emit(memory_event_kind::release, stream, address, size);
+  const bool plain = !rules_.mapped && rules_.source == nullptr && bound;
+  auto freed = plain ? release_plain(position, bound) : give_back(address, home, bound);
+  if (!freed) {
+    emit(memory_event_kind::reserve, stream, address, size);
+    return freed;
+  }
+  if (!plain) forget(position);
+  remove_reserved(size);
+  ++shared_.handles_released;
+  return {};
+}
+
+result<void> torch_segments::release_plain(segment_map::iterator position,
+                                           const context_scope& bound) {
+  const std::uint64_t base = position->first;
+  unlist_all(position->second);
+  const auto leaving = leaving_.insert(segments_.extract(position));
+  auto freed = free_without_lock(base, bound);
+  if (freed) {
+    recycle(leaving->second);
+    leaving_.erase(leaving);
+  } else {
+    const auto back = segments_.insert(leaving_.extract(leaving)).position;
+    list_all(back->second);
+  }
+  return freed;
+}
+
+/// cuMemFree waits for the device, and other threads may need the lock before that goes on.
+result<void> torch_segments::free_without_lock(std::uint64_t base, const context_scope& bound) {
+  result<void> freed;
+  auto free = [&] { freed = free_plain(bound, base); };
+  ends_ ? free() : shared_.without_lock(free);
+  return freed;
 }
 
 bool torch_segments::wholly_free(const segment& home) const noexcept {
@@ -228,26 +290,21 @@ result<bytes> torch_segments::release_fixed(bytes most, const context_scope& bou
   std::uint64_t released = 0;
   result<void> source_trouble;
   for (auto at = segments_.begin(); at != segments_.end() && released < most.count();) {
-    const auto& [base, home] = *at;
-    const std::uint64_t size = home.size;
-    if (!releasable(home)) {
+    const std::uint64_t base = at->first;
+    const std::uint64_t size = at->second.size;
+    if (!releasable(at->second)) {
       ++at;
       continue;
     }
-    // Before it goes: who registered the memory elsewhere must deregister it while it is there.
-    emit(memory_event_kind::release, home.stream, base, size);
-    if (auto freed = give_back(base, home, bound); !freed) {
-      emit(memory_event_kind::reserve, home.stream, base, size);
-      if (rules_.source == nullptr) return std::move(freed).error();
-      // One that the source does not take must not keep the others here.
-      if (source_trouble) source_trouble = std::move(freed);
-      ++at;
+    auto freed = release_segment(at, bound);
+    at = segments_.upper_bound(base);  // others may have changed the map
+    if (freed) {
+      released += size;
       continue;
     }
-    remove_reserved(size);
-    ++shared_.handles_released;
-    at = forget(at);
-    released += size;
+    if (rules_.source == nullptr) return std::move(freed).error();
+    // One that the source does not take must not keep the others here.
+    if (source_trouble) source_trouble = std::move(freed);
   }
   if (released == 0) WEIR_TRY(source_trouble);
   detail::report_failure(source_trouble);
@@ -256,6 +313,7 @@ result<bytes> torch_segments::release_fixed(bytes most, const context_scope& bou
 
 std::uint64_t torch_segments::fragments() const noexcept {
   std::uint64_t whole = 0;
+  for (const auto& [base, each] : leaving_) whole += each.size;
   for (const auto& [base, each] : segments_) {
     if (!rules_.expandable) {
       whole += wholly_free(each) ? each.size : 0;
@@ -275,9 +333,12 @@ result<void> torch_segments::close(const context_scope& bound) {
   const auto note = [&](const result<void>& outcome) {
     if (!outcome && first_failure) first_failure = outcome;
   };
-  for (auto at = segments_.begin(); at != segments_.end();) {
+  while (!segments_.empty()) {
+    // Out of the store first: memory that the driver has taken can be another segment's at once.
+    const auto at = leaving_.insert(segments_.extract(segments_.begin()));
     const std::uint64_t base = at->first;
     const segment& home = at->second;
+    unlist_all(home);
     const std::uint64_t page = rules_.expandable ? page_size(home.holds) : home.size;
     for_each_stretch(home, [&](stretch with_memory) {
       emit(memory_event_kind::release, home.stream, with_memory.address, with_memory.size);
@@ -289,7 +350,8 @@ result<void> torch_segments::close(const context_scope& bound) {
       shared_.handles_released += with_memory.size / page;
     });
     if (rules_.expandable) note(vmm::free(bound, base, bytes{home.size}));
-    at = forget(at);
+    recycle(home);
+    leaving_.erase(at);
   }
   remove_reserved(reserved_);
   handed_out_ = 0;

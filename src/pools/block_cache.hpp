@@ -12,13 +12,13 @@
 #include "base/any_size.hpp"
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
+#include "base/releases_under_way.hpp"
 #include "device/state.hpp"
 #include "observe/misuse.hpp"
 #include "order/driver_access.hpp"
 #include "order/stream_order.hpp"
 #include "pools/block_source.hpp"
 #include "pools/memory_home.hpp"
-#include "pools/releases_under_way.hpp"
 #include "pools/size_bins.hpp"
 #include "pools/stream_ends.hpp"
 #include "weir/pool/block_pool.hpp"
@@ -215,7 +215,7 @@ class block_cache final : public memory_home, private detail::stream_listener {
   block_list pending_ WEIR_GUARDED_BY(mutex_);
   /// Cached blocks that no bin could be made for: the host had no memory. retire() tries again.
   block_list without_bin_ WEIR_GUARDED_BY(mutex_);
-  releases_under_way releases_ WEIR_GUARDED_BY(mutex_);
+  detail::releases_under_way releases_ WEIR_GUARDED_BY(mutex_);
   block_pool_stats stats_ WEIR_GUARDED_BY(mutex_);  // but for waits and events
   std::uint64_t waits_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t events_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;

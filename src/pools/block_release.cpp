@@ -47,7 +47,7 @@ block_list block_cache::take_victims(bytes max_cached) {
 
 result<bytes> block_cache::release(block_list victims, driver_access& driver) {
   if (victims.empty()) return bytes{};
-  const releases_under_way::release under_way{releases_};
+  const detail::releases_under_way::release under_way{releases_};
   block_list gone;
   result<void> outcome;
   {

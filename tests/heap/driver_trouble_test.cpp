@@ -82,6 +82,25 @@ TEST_F(driver_trouble_test, a_mapping_that_cannot_be_undone_blocks_nobody) {
   EXPECT_EQ(machine->used(device_id{0}), 64_MiB);  // what the context takes
 }
 
+/// The handle of a request that fails is released a second time if the driver refuses once.
+TEST_F(driver_trouble_test, a_release_that_is_refused_once_loses_no_memory) {
+  for (const auto checks :
+       {debug_checks::off, debug_checks::red_zones, debug_checks::guard_pages}) {
+    for (const auto policy : {placement_policy::balanced, placement_policy::compact,
+                              placement_policy::classic_expandable}) {
+      SCOPED_TRACE(to_string(policy) + " " + to_string(checks));
+      auto memory = make({.policy = policy, .debug = checks});
+      machine->fail(call::mem_map, 1, driver::CUDA_ERROR_UNKNOWN);
+      machine->fail(call::mem_release, 1, driver::CUDA_ERROR_UNKNOWN);
+      EXPECT_EQ(code_of(memory.try_allocate(8_MiB, home)), errc::driver_error);
+      EXPECT_EQ(machine->used(device_id{0}), 64_MiB) << "what the context takes";
+      machine->clear_faults();
+      EXPECT_EQ(check(memory), "");
+      ASSERT_TRUE(memory.close());
+    }
+  }
+}
+
 TEST_F(driver_trouble_test, a_mapping_that_can_never_be_undone_costs_its_addresses_only) {
   auto memory = make_full(8_MiB * blocks);
   machine->fail(call::mem_set_access, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);

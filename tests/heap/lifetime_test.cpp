@@ -184,6 +184,25 @@ TEST_F(heap_lifetime_test, a_release_that_fails_once_loses_nothing) {
   machine->clear_faults();
 }
 
+/// Work that cannot be waited for may still use the memory.
+TEST_F(heap_lifetime_test, an_end_that_cannot_wait_keeps_the_memory_mapped) {
+  for (const auto policy : {placement_policy::balanced, placement_policy::classic}) {
+    SCOPED_TRACE(to_string(policy));
+    const auto stream = new_stream();
+    const auto before = machine->used(device_id{0});
+    auto memory = make({.policy = policy});
+    void* const p = memory.allocate(40_MiB, stream);
+    write(stream, p, 40_MiB);
+    memory.deallocate(p, stream);
+    machine->fail(driver::call::mem_free, 1, driver::CUDA_ERROR_UNKNOWN);
+    const auto closed = memory.close();
+    ASSERT_EQ(code_of(closed), errc::driver_error);
+    EXPECT_EQ(closed.error().detail.find("40 MiB stay mapped"), 0u) << closed.error().detail;
+    EXPECT_EQ(machine->used(device_id{0}), before + 40_MiB);
+    machine->clear_faults();
+  }
+}
+
 TEST_F(heap_lifetime_test, an_end_that_cannot_return_host_memory_says_so) {
   const auto stream = new_stream();
   for (const bool pools_fail : {false, true}) {

@@ -107,8 +107,10 @@ class scripted_heap final : public heap::reclaimer {
   bool flush_others(heap::thread_cache* own) noexcept override {
     return script_.answer(own == nullptr ? "flush all" : "flush others");
   }
-  result<bool> retire_completed(heap::stream_slot spared, order::driver_access&) override {
+  result<bool> retire_completed(heap::stream_slot spared, pool_state&,
+                                order::driver_access&) override {
     EXPECT_EQ(spared, 4u);
+    let_go("retire");
     return script_.answer("retire", true, false);
   }
   bool any_pending_like(const placement::request& wanted,
@@ -128,15 +130,29 @@ class scripted_heap final : public heap::reclaimer {
     EXPECT_EQ(wanted.units, 3u);
     return script_.answer("fallback", heap::fallback_room{fallback, 77, 9}, heap::fallback_room{});
   }
-  void sweep_pools(order::driver_access&) noexcept override { script_.asked.push_back("sweep"); }
+  result<void> sweep_pools(pool_state&, order::driver_access&) override {
+    let_go("sweep");
+    script_.asked.push_back("sweep");
+    return {};
+  }
   bool may_release(const pool_state&) const noexcept override { return releases; }
   result<bool> release_can_help(const placement::request&, order::driver_access&) override {
     return release_helps;
   }
-  result<bytes> release_from_others(const pool_state&, bytes most, order::driver_access&) override {
+  result<bytes> release_from_others(pool_state&, bytes most, order::driver_access&) override {
     EXPECT_EQ(most, 1536_B);
+    let_go("release others");
     return script_.answer("release others", 2_MiB, 0_B);
   }
+  result<bytes> release_own(pool_state& asking, order::driver_access& driver) override {
+    let_go("release own");
+    return asking.memory->release(bytes::max(), driver.enter());
+  }
+  result<bool> await_releases(pool_state&) override {
+    const bool waited = script_.answer("await releases");
+    return waited || always_releasing;
+  }
+  std::uint64_t releases_ended() const noexcept override { return ended_; }
   result<bool> evict(pool_state&, order::driver_access&) override {
     return script_.answer("evict", true, false);
   }
@@ -152,6 +168,8 @@ class scripted_heap final : public heap::reclaimer {
 
   pool_state* captured = nullptr;
   bool pending_like = false;
+  std::string lets_go_at;  // the rung that lets go of the lock
+  bool always_releasing = false;
   pool_state* fallback = nullptr;
   bool waits = true;
   bool releases = true;
@@ -159,8 +177,11 @@ class scripted_heap final : public heap::reclaimer {
   heap::callback_answer callbacks;
 
  private:
+  void let_go(const std::string& rung) { ended_ += rung == lets_go_at ? 1 : 0; }
+
   script& script_;
   heap::thread_cache* own_;
+  std::uint64_t ended_ = 0;
 };
 
 class rungs_test : public graph_test {
@@ -210,6 +231,7 @@ class rungs_test : public graph_test {
                                    "grow",
                                    "release others",
                                    "release own",
+                                   "await releases",
                                    "evict",
                                    "callbacks",
                                    "wait"};
@@ -273,6 +295,33 @@ TEST_F(rungs_test, a_capture_that_is_noticed_early_gets_its_pool_ready_first) {
   EXPECT_EQ(searched, &apart);
   EXPECT_EQ(account, 41u);
   destroy(end(on));
+}
+
+TEST_F(rungs_test, memory_on_its_way_to_the_driver_is_waited_for_and_asked_for_again) {
+  plan.succeeds = {{"await releases", 1}, {"grow", 3}};
+  EXPECT_EQ(search().value(), room);
+  EXPECT_EQ(last, heap::rung::release);
+  names expected = up_to("await releases");
+  const names second = up_to("grow");
+  expected.insert(expected.end(), second.begin(), second.end());
+  EXPECT_THAT(plan.asked, ElementsAreArray(expected));
+}
+
+TEST_F(rungs_test, others_that_release_without_end_are_waited_for_eight_times) {
+  heap.always_releasing = true;
+  EXPECT_EQ(search().value(), no_block);
+  EXPECT_EQ(std::count(plan.asked.begin(), plan.asked.end(), "await releases"), 8);
+}
+
+/// Others may have used what was prepared.
+TEST_F(rungs_test, what_let_go_of_the_lock_is_prepared_again) {
+  for (const char* const rung : {"retire", "sweep", "release others", "release own"}) {
+    heap.lets_go_at = rung;
+    EXPECT_EQ(search().value(), no_block);
+    names expected = all;
+    expected.insert(std::find(expected.begin(), expected.end(), rung) + 1, "prepare");
+    EXPECT_THAT(plan.asked, ElementsAreArray(expected));
+  }
 }
 
 TEST_F(rungs_test, the_furthest_is_told) {
@@ -359,13 +408,13 @@ TEST_F(rungs_test, others_release_until_that_is_enough) {
   EXPECT_THAT(plan.asked, ElementsAreArray(up_to("release own", {"grow"})));
   plan.succeeds = {{"release own", 1}};
   EXPECT_EQ(search().value(), no_block);
-  EXPECT_THAT(plan.asked,
-              ElementsAreArray(up_to("release own", {"grow", "evict", "callbacks", "wait"})));
+  EXPECT_THAT(plan.asked, ElementsAreArray(up_to("release own", {"grow", "await releases", "evict",
+                                                                 "callbacks", "wait"})));
   plan.succeeds = {};
   heap.releases = false;  // what a graph may use
   EXPECT_EQ(search().value(), no_block);
-  EXPECT_THAT(plan.asked,
-              ElementsAreArray(up_to("release others", {"evict", "callbacks", "wait"})));
+  EXPECT_THAT(plan.asked, ElementsAreArray(up_to(
+                              "release others", {"await releases", "evict", "callbacks", "wait"})));
 }
 
 TEST_F(rungs_test, what_may_have_helped_starts_the_search_anew) {
@@ -439,10 +488,10 @@ TEST_F(rungs_test, a_thread_without_a_cache_has_none_to_flush) {
 
 TEST_F(rungs_test, caches_are_flushed_for_a_private_pool_only_when_others_release) {
   EXPECT_EQ(search(apart).value(), no_block);
-  EXPECT_THAT(plan.asked,
-              ElementsAre("prepare apart", "fit", "retire", "prefers growth", "rearrange",
-                          "rearrange behind waits", "pending", "grow", "flush all", "sweep", "grow",
-                          "release others", "release own", "evict", "callbacks", "wait"));
+  EXPECT_THAT(plan.asked, ElementsAre("prepare apart", "fit", "retire", "prefers growth",
+                                      "rearrange", "rearrange behind waits", "pending", "grow",
+                                      "flush all", "sweep", "grow", "release others", "release own",
+                                      "await releases", "evict", "callbacks", "wait"));
   EXPECT_EQ(account, 41u);
 }
 
@@ -457,9 +506,9 @@ TEST_F(rungs_test, where_streams_wait_for_nobody_nothing_is_taken_behind_waits) 
 
 TEST_F(rungs_test, a_captured_stream_gets_the_captures_pool_and_queues_no_wait) {
   apart.of_capture = true;
-  const names expected = {"prepare apart", "fit",       "retire", "grow",
-                          "flush all",     "sweep",     "grow",   "release others",
-                          "release own",   "callbacks", "wait"};
+  const names expected = {
+      "prepare apart",  "fit",         "retire",         "grow",      "flush all", "sweep", "grow",
+      "release others", "release own", "await releases", "callbacks", "wait"};
   EXPECT_EQ(search(pool, capture_status::active, &cache).value(), no_block);
   names told{"capture's pool"};
   told.insert(told.end(), expected.begin(), expected.end());
@@ -499,9 +548,10 @@ TEST_F(rungs_test, a_broken_capture_changes_no_pool_and_queues_no_wait) {
 
 TEST_F(rungs_test, a_pool_that_retains_asks_no_stream_in_a_capture) {
   apart.retains = true;
-  const names outside = {"prepare apart", "fit",       "retire", "rearrange",      "grow",
-                         "flush all",     "sweep",     "grow",   "release others", "release own",
-                         "evict",         "callbacks", "wait"};
+  const names outside = {"prepare apart",  "fit",         "retire",         "rearrange",
+                         "grow",           "flush all",   "sweep",          "grow",
+                         "release others", "release own", "await releases", "evict",
+                         "callbacks",      "wait"};
   EXPECT_EQ(search(apart, capture_status::none, nullptr, true).value(), no_block);
   EXPECT_THAT(plan.asked, ElementsAreArray(outside));
   names inside = outside;

@@ -186,6 +186,35 @@ TEST_F(suspend_test, whoever_waits_learns_of_the_end) {
   EXPECT_EQ(answer, errc::closed);
 }
 
+/// The request waits for one pool to leave when the end calls that off. It may not evict another
+/// one then: its store is about to be closed.
+TEST_F(suspend_test, a_request_that_waits_when_the_end_comes_evicts_nothing) {
+  auto memory = make({.limit = 128_MiB});
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  ASSERT_TRUE(memory.declare_suspendable(cache, {.evictable = true, .priority = 1}));
+  void* const leaving = allocate(memory, weights, 64_MiB);
+  static_cast<void>(allocate(memory, cache, 64_MiB));
+  const auto asking = new_stream();
+  write(on, leaving, 64_MiB);
+  auto held = hold(on);
+  write(on, leaving, 64_MiB);
+  ASSERT_TRUE(memory.suspend_async(weights));
+  result<void*> served = nullptr;
+  result<void> closed = errc::internal;
+  {
+    other_caller requester{[&] { served = memory.try_allocate(64_MiB, asking); }};
+    ASSERT_TRUE(requester.waits());
+    other_caller closer{[&] { closed = memory.close(); }};
+    EXPECT_TRUE(closer.waits());
+    held.release();
+  }
+  EXPECT_EQ(code_of(served), errc::closed);
+  EXPECT_TRUE(closed);
+  EXPECT_EQ(machine->calls(driver::call::memcpy_dtoh_async), 0u) << "nothing was saved";
+  EXPECT_EQ(used(), 0_B);
+  ASSERT_EQ(heard.take().size(), 1u) << "what is still live";
+}
+
 TEST_F(suspend_test, the_drivers_end_is_silent) {
   auto memory = make();
   ASSERT_TRUE(memory.declare_suspendable(weights));

@@ -74,6 +74,20 @@ class CheckLayers(unittest.TestCase):
         self.write("src/high/b.cpp", "  WEIR_TRY(behind->synchronize());\n")
         self.assertEqual(check_layers.check(self.root), [])
 
+    def test_waits_for_the_device_where_a_lock_may_be_held(self):
+        self.write("src/CMakeLists.txt", COMPONENTS + "weir_component(heap DEPENDS low)\n")
+        for wait in ("bound.driver().mem_free(base)", "free_plain(bound, base)", "driver.mem_free_host(base)",
+                     "behind->synchronize()", "mark.synchronize()", "detail::wait_for_all_work(bound)"):
+            self.write("src/heap/trim.cpp", f"result<void> heap::trim() {{\n  // {wait}\n  WEIR_TRY({wait});\n}}\n")
+            self.expect("src/heap/trim.cpp:3", "waits for the device")
+        self.write("src/heap/trim.cpp", "void heap::trim() {\n  driver.mem_free_async(base, stream);\n}\n")
+        self.assertEqual(check_layers.check(self.root), [])
+        known = "result<void> backup::return_segment() {\n  return driver.mem_free_host(base);\n}\n"
+        self.write("src/heap/backup.cpp", known)
+        self.assertEqual(check_layers.check(self.root), [])
+        self.write("src/heap/backup.cpp", known + "\nvoid backup::trim() {\n  driver.mem_free_host(base);\n}\n")
+        self.expect("src/heap/backup.cpp:6", "waits for the device")
+
     def test_path_that_leaves_its_folder(self):
         self.write("src/low/a.cpp", '#include "../high/b.hpp"\n')
         self.expect("src/low/a.cpp:1", "leaves its folder")

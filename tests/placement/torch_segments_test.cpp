@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -90,6 +91,97 @@ TEST_F(torch_segments_test, nothing_fits_without_records_to_cut_it) {
   few->recycle(others[1]);
   EXPECT_NE(segments->fit(asks(20 * mib)), no_block);
   EXPECT_TRUE(segments->close(bound));
+}
+
+/// What another thread does to the store while the lock is free.
+class interrupted final : public unlocked_calls {
+ public:
+  void call_unlocked(call made, void* argument) noexcept override {
+    if (before) before();
+    made(argument);
+    if (after) after();
+  }
+  std::function<void()> before, after;
+};
+
+TEST_F(torch_segments_test, memory_that_the_driver_hands_out_again_at_once_is_a_new_segment) {
+  interrupted others;
+  shared.unlocked = &others;
+  const auto segments = make({});
+  const std::uint64_t address = grows(*segments, 31 * mib);
+  segments->free(segments->block_over(address), known.now(slot));
+  EXPECT_TRUE(known.close(slot, bound));
+  EXPECT_TRUE(known.poll(bound));
+  told.all.clear();
+  std::uint64_t again = 0;
+  others.before = [&] {
+    EXPECT_EQ(segments->reserved(), 32 * mib) << "the driver does not have it yet";
+    EXPECT_EQ(segments->fit(asks(31 * mib)), no_block) << "it serves nobody";
+    EXPECT_EQ(segments->release(bytes::max(), bound).value(), bytes{}) << "once is enough";
+    EXPECT_EQ(segments->fragments(), 0u);
+    EXPECT_EQ(segments->check(), "");
+    pool_snapshot seen;
+    segments->describe(seen);
+    EXPECT_EQ(seen.physical.size(), 1u);
+  };
+  others.after = [&] {
+    again = grows(*segments, 31 * mib);
+    EXPECT_EQ(segments->reserved(), 64 * mib);
+    EXPECT_EQ(segments->check(), "");
+  };
+  EXPECT_EQ(segments->release(bytes::max(), bound).value(), bytes{32 * mib});
+  EXPECT_EQ(again, address) << "or the test shows nothing";
+  EXPECT_EQ(segments->reserved(), 32 * mib);
+  EXPECT_EQ(segments->handed_out(), 32 * mib) << "a tail of 1 MiB is not cut off";
+  EXPECT_EQ(segments->check(), "");
+  EXPECT_EQ(segments->block_over(address), segments->block_over(again));
+  std::vector<memory_event_kind> kinds;
+  for (const memory_event& each : told.all) kinds.push_back(each.kind);
+  EXPECT_THAT(kinds, ElementsAre(memory_event_kind::release, memory_event_kind::reserve));
+  others.before = others.after = {};
+  EXPECT_TRUE(segments->close(bound));
+  EXPECT_EQ(shared.reserved, 0u);
+}
+
+TEST_F(torch_segments_test, memory_that_the_driver_refuses_is_a_segment_again) {
+  interrupted others;
+  shared.unlocked = &others;
+  const auto segments = make({});
+  const std::uint64_t address = grows(*segments, 31 * mib);
+  segments->free(segments->block_over(address), known.now(slot));
+  EXPECT_TRUE(known.close(slot, bound));
+  EXPECT_TRUE(known.poll(bound));
+  told.all.clear();
+  machine->fail(driver::call::mem_free, 1, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(segments->release(bytes::max(), bound).code(), errc::driver_error);
+  EXPECT_EQ(segments->reserved(), 32 * mib);
+  EXPECT_EQ(segments->check(), "");
+  std::vector<memory_event_kind> kinds;
+  for (const memory_event& each : told.all) kinds.push_back(each.kind);
+  EXPECT_THAT(kinds, ElementsAre(memory_event_kind::release, memory_event_kind::reserve));
+  const block_index room = segments->fit(asks(31 * mib));
+  ASSERT_NE(room, no_block);
+  EXPECT_EQ(blocks[room].address, address);
+  EXPECT_TRUE(segments->close(bound));
+}
+
+/// The end of a store, too: the driver waits for the device.
+TEST_F(torch_segments_test, closing_lets_go_of_the_lock_for_plain_memory_alone) {
+  interrupted others;
+  shared.unlocked = &others;
+  int unlocked = 0;
+  others.before = [&] { ++unlocked; };
+  for (const segment_rules& rules :
+       {segment_rules{}, segment_rules{.mapped = true}, segment_rules{.expandable = true}}) {
+    const auto segments = make(rules);
+    static_cast<void>(grows(*segments, 31 * mib));
+    static_cast<void>(grows(*segments, 33 * mib));
+    unlocked = 0;
+    EXPECT_TRUE(segments->close(bound));
+    EXPECT_EQ(unlocked, rules.mapped || rules.expandable ? 0 : 2);
+    EXPECT_EQ(shared.reserved, 0u);
+    EXPECT_EQ(segments->check(), "");
+  }
 }
 
 TEST_F(torch_segments_test, closing_tells_of_every_segment) {

@@ -4,8 +4,8 @@
 #include <semaphore>
 #include <thread>
 
+#include "base/releases_under_way.hpp"
 #include "pools/pool_fixture.hpp"
-#include "pools/releases_under_way.hpp"
 #include "support/watched_thread.hpp"
 #include "weir/device/virtual_memory.hpp"
 #include "weir/pool/buffer_pool.hpp"
@@ -210,12 +210,12 @@ TEST_F(driver_release_test, APinnedPoolWaits) {
 
 TEST(releases_under_way, AThreadWaitsForOthersAndNotForItself) {
   detail::mutex mutex;
-  pools::releases_under_way releases;
+  detail::releases_under_way releases;
   mutex.lock();
   EXPECT_FALSE(releases.wait_for_others(mutex)) << "there are none";
   EXPECT_EQ(releases.ended(), 0u);
   {
-    const pools::releases_under_way::release own{releases};
+    const detail::releases_under_way::release own{releases};
     EXPECT_FALSE(releases.wait_for_others(mutex)) << "that would be for ever";
   }
   EXPECT_EQ(releases.ended(), 1u);
@@ -223,7 +223,7 @@ TEST(releases_under_way, AThreadWaitsForOthersAndNotForItself) {
   std::binary_semaphore end{0};
   std::thread other{[&] {
     mutex.lock();
-    std::optional<pools::releases_under_way::release> under_way{std::in_place, releases};
+    std::optional<detail::releases_under_way::release> under_way{std::in_place, releases};
     mutex.unlock();
     begun.release();
     end.acquire();
@@ -235,7 +235,7 @@ TEST(releases_under_way, AThreadWaitsForOthersAndNotForItself) {
   begun.acquire();
   mutex.lock();
   {
-    const pools::releases_under_way::release own{releases};
+    const detail::releases_under_way::release own{releases};
     EXPECT_FALSE(releases.wait_for_others(mutex)) << "the other might wait for this one";
   }
   end.release();

@@ -37,7 +37,7 @@ class user {
 
  private:
   void step() {
-    switch (random_.below(12)) {
+    switch (random_.below(15)) {
       case 0:
         return judge(memory_.trim());
       case 1:
@@ -52,6 +52,12 @@ class user {
         return judge(memory_.resume(evictable_));
       case 6:
         return capture();
+      case 7:
+        return judge(memory_.trim_backup());
+      case 8:
+        return judge(memory_.reserve_backup(bytes{random_.magnitude(40 * mib)}));
+      case 9:
+        return pass();
       default:
         return allocate();
     }
@@ -65,6 +71,17 @@ class user {
     // Work that close() may have to wait for. It touches no block: close() may be through already.
     world_.expect_ok(world_.machine().launch(stream_.handle(), "work", {}), "launch");
     judge(memory_.try_deallocate(*block, stream_), {errc::foreign_pointer});
+  }
+
+  /// A stream that comes and goes: its end takes the allocator's lock, whoever waits for the
+  /// device.
+  void pass() {
+    auto passing = stream::create(world_.gpu(0)).value();
+    const auto block = memory_.try_allocate(bytes{random_.magnitude(2 * mib)}, passing);
+    judge(block);
+    world_.expect_ok(world_.machine().launch(passing.handle(), "passing work", {}), "launch");
+    if (block) judge(memory_.try_deallocate(*block, passing), {errc::foreign_pointer});
+    world_.expect_ok(passing.close(), "close of a stream");
   }
 
   void capture() {
@@ -118,7 +135,8 @@ std::string close_beside_requests(std::uint64_t seed) {
   {
     allocator_options options;
     options.thread_cache = bytes{random.any_of({0 * mib, mib, 4 * mib})};
-    options.policy = random.any_of({placement_policy::balanced, placement_policy::compact});
+    options.policy = random.any_of({placement_policy::balanced, placement_policy::compact,
+                                    placement_policy::classic, placement_policy::classic});
     auto memory = caching_allocator::create(machine.gpu(0), options).value();
     const tag evictable = tag::named("mixed evictable").value();
     machine.expect_ok(memory.declare_suspendable(evictable, {.evictable = true}), "declare");

@@ -219,8 +219,9 @@ class WEIR_API caching_allocator {
   // --- Releasing ------------------------------------------------------------------------------
 
   /// Releases physical memory that is quiescent to the driver until at most `keep` bytes are
-  /// reserved. Waits for nothing; memory that streams may still use stays. Returns how much was
-  /// released.
+  /// reserved. Waits for no stream; memory that streams may still use stays. Under the classic
+  /// policy the driver waits for the device before it takes memory back; other threads allocate,
+  /// free and close streams meanwhile. Returns how much was released.
   result<bytes> trim(bytes keep = {}) const;
   /// The same by harder means, until at most `keep` bytes are reserved: waits for the work that may
   /// use cached memory, and then evicts what is evictable, the lowest priority first. While
@@ -289,7 +290,8 @@ class WEIR_API caching_allocator {
   /// pinned. no_host_memory: the host has less; what was not enough goes back.
   result<void> reserve_backup(bytes size, host_memory_kind kind = host_memory_kind::pinned) const;
   /// Returns host memory to the system, by whole segments of 32 MiB and more: those that hold no
-  /// contents at all. Returns how much. A segment with contents stays, however little they are.
+  /// contents at all. Returns how much. A segment with contents stays, however little they are. The
+  /// driver waits for the device before it takes pinned memory back; other threads go on meanwhile.
   result<bytes> trim_backup() const;
 
   // --- Limits -----------------------------------------------------------------------------------

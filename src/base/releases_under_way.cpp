@@ -1,7 +1,7 @@
 // A list of releases through the stacks of the threads that make them.
-#include "pools/releases_under_way.hpp"
+#include "base/releases_under_way.hpp"
 
-namespace weir { inline namespace v0 { namespace pools {
+namespace weir { inline namespace v0 { namespace detail {
 
 releases_under_way::release::release(releases_under_way& all) noexcept
     : all_{all}, thread_{std::this_thread::get_id()}, number_{++all.last_number_} {
@@ -23,7 +23,7 @@ bool releases_under_way::any_until(std::uint64_t number) const noexcept {
   return false;
 }
 
-bool releases_under_way::wait_for_others(detail::mutex& held) {
+bool releases_under_way::wait_for_others(mutex& held) {
   if (first_ == nullptr) return false;
   for (const release* each = first_; each != nullptr; each = each->after_)
     if (each->thread_ == std::this_thread::get_id()) return false;
@@ -32,4 +32,4 @@ bool releases_under_way::wait_for_others(detail::mutex& held) {
   return true;
 }
 
-}}}  // namespace weir::v0::pools
+}}}  // namespace weir::v0::detail

@@ -7,13 +7,13 @@
 
 #include "base/mutex.hpp"
 
-namespace weir { inline namespace v0 { namespace pools {
+namespace weir { inline namespace v0 { namespace detail {
 
-/// The releases that are under way in a pool: blocks that have left its cache, and that the driver
+/// The releases that are under way: memory that has left a cache, and that the driver
 /// or the upstream does not have yet. A request that finds no memory waits for them.
 ///
-/// Owned by a block_cache, whose lock every call needs. Needs no host memory. A wait walks over the
-/// releases, of which each thread has at most a few.
+/// Owned by a pool or a heap, whose lock every call needs. Needs no host memory. A wait walks over
+/// the releases, of which each thread has at most a few.
 class releases_under_way {
  public:
   /// One release, on the stack of the thread that makes it. Made and destroyed with the lock.
@@ -37,7 +37,7 @@ class releases_under_way {
   /// Waits for the releases of other threads that are under way at the call, and lets go of the
   /// lock meanwhile. False: there was none to wait for. A thread inside a release of its own waits
   /// for nobody, because others may wait for it.
-  bool wait_for_others(detail::mutex& held) WEIR_REQUIRES(held);
+  bool wait_for_others(mutex& held) WEIR_REQUIRES(held);
   [[nodiscard]] bool any() const noexcept { return first_ != nullptr; }
   /// How many releases have ended. A request that was refused is worth another try if this changed.
   [[nodiscard]] std::uint64_t ended() const noexcept { return ended_; }
@@ -51,4 +51,4 @@ class releases_under_way {
   std::condition_variable_any changed_;
 };
 
-}}}  // namespace weir::v0::pools
+}}}  // namespace weir::v0::detail
