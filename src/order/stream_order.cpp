@@ -212,17 +212,11 @@ result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& b
   if (asked_for_id && (captures_expected_ != 0 || rules_.undeclared_captures)) return false;
   if (ref(slot).is_legacy() && !may_mark_legacy(slot)) return false;
   const auto outside = detail::is_outside_captures(ref(slot), bound);
-  if (outside && !*outside) {
-    note_capture(ref(slot));
-    if (ref(slot).is_per_thread() && captured_thread_stream(bound) == slot)
-      stream.seen_captured = true;
-  }
+  if (outside && !*outside) note_capture(ref(slot));
   if (!outside && says_gone(outside.error()) && !ref(slot).is_per_thread()) set_lost(stream);
   if (!outside && !stream.lost) return outside.error();
   if (!outside || !*outside) return false;
-  const bool there = still_there(stream, bound);
-  if (there) stream.seen_captured = false;
-  return there;
+  return still_there(stream, bound);
 }
 
 result<void> stream_order::end_stream(stream_slot slot, const context_scope& bound) noexcept {
@@ -597,17 +591,12 @@ std::vector<stream_slot> stream_order::captured_streams(const context_scope& bou
 
 bool stream_order::is_captured(stream_slot slot, stream_slot of_thread,
                                const context_scope& bound) {
-  entry& stream = entries_[slot];
+  const entry& stream = entries_[slot];
   if (stream.capture_expected || slot == of_thread) return true;
-  if (ref(slot).is_per_thread()) {
-    // Of another thread's: what that thread saw last. Of this thread's: it is not captured now.
-    if (!stream.seen_captured) return false;
-    const auto own = ref(slot).id(bound);
-    if (own && *own == stream.id) stream.seen_captured = false;
-    return stream.seen_captured;
-  }
-  // The legacy stream is never captured. Beside a capture it can be given nothing at all.
-  if (ref(slot).is_legacy() || !(stream.lasting || slot == named_)) return false;
+  // The legacy stream is never captured. Beside a capture it can be given nothing at all. Another
+  // thread's default stream cannot be asked, and whoever captures it may never call again.
+  if (ref(slot).is_legacy() || ref(slot).is_per_thread() || !(stream.lasting || slot == named_))
+    return false;
   const auto outside = detail::is_outside_captures(ref(slot), bound);
   if (outside && !*outside) note_capture(ref(slot));
   return outside && !*outside;
