@@ -255,8 +255,7 @@ class stream_order {
     bool ended = false;       // its last mark is behind all it will ever do
     bool finished = false;    // … and is reached
     bool capture_expected = false;
-    bool seen_captured = false;  // a thread's default stream, when its thread last asked
-    epoch lost_in = 0;           // if lost: the epoch that was open then
+    epoch lost_in = 0;  // if lost: the epoch that was open then
     // Of its memory, each the newest epoch of its kind: of which something is stamped; that may
     // become quiescent; that is quiescent.
     epoch stamped = 0;
