@@ -72,8 +72,9 @@ void stream_uses::add(const stream_ref& stream) {
 }
 
 void stream_uses::stream_closing(const stream_ref& stream) noexcept {
+  const std::uint64_t thread = detail::thread_of(stream);
   for (use& each : uses_) {
-    if (each.closed || each.stream != stream) continue;
+    if (each.closed || each.stream != stream || each.thread != thread) continue;
     each.closed = true;
     try {
       each.mark = mark_behind(stream);

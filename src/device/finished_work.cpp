@@ -22,7 +22,9 @@ result<bool> is_outside_captures(const stream_ref& stream, const context_scope& 
 result<bool> record_behind(event& mark, const stream_ref& stream, const context_scope& bound) {
   WEIR_TRY_VALUE(outside, is_outside_captures(stream, bound));
   if (!outside) return false;
-  WEIR_TRY(mark.record(stream, bound));
+  auto recorded = mark.record(stream, bound);
+  if (!recorded && is_refused_for_capture(recorded.error())) return false;
+  WEIR_TRY(recorded);
   // Another thread may have begun to capture the stream in between. The event is part of that
   // capture then: it says nothing about earlier work, and a query would invalidate the capture.
   return is_outside_captures(stream, bound);

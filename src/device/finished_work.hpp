@@ -20,6 +20,12 @@ namespace weir { inline namespace v0 { namespace detail {
 [[nodiscard]] result<bool> is_outside_captures(const stream_ref& stream,
                                                const context_scope& bound);
 
+/// Whether the driver refused a call on a stream because of a capture that another thread began
+/// after it was asked.
+[[nodiscard]] inline bool is_refused_for_capture(const error& reason) noexcept {
+  return reason.code == errc::capture_forbidden || reason.code == errc::capture_invalid;
+}
+
 /// Records `mark` behind everything queued on the stream so far. False: the stream is not outside
 /// captures, and the mark says nothing; it may be recorded again.
 [[nodiscard]] result<bool> record_behind(event& mark, const stream_ref& stream,

@@ -7,6 +7,7 @@
 
 #include "base/thread_number.hpp"
 #include "device/state.hpp"
+#include "device/thread_stream_ends.hpp"
 #include "weir/device/event.hpp"
 
 namespace weir { inline namespace v0 {
@@ -75,7 +76,11 @@ result<stream_id> stream_ref::id(const context_scope& scope) const {
   WEIR_TRY(detail::check_scope(scope, device_));
   const auto get_id = scope.driver().stream_get_id;
   device_state& home = device_state::of(device_);
-  if (get_id == nullptr) return detail::own_number(home, handle_);
+  if (get_id == nullptr) {
+    const stream_id own = detail::own_number(home, handle_);
+    if (is_per_thread()) detail::announce_thread_stream_end(home, own);
+    return own;
+  }
   if (is_legacy()) {
     const std::uint64_t known = home.legacy_number.load(std::memory_order_relaxed);
     if (known != 0) return stream_id{home.runtime_tag->with(known)};
@@ -96,8 +101,12 @@ result<stream_id> stream_ref::id(const context_scope& scope) const {
   unsigned long long number = 0;
   WEIR_TRY(check(call::stream_get_id, get_id(handle_, &number)));
   if (is_legacy()) home.legacy_number.store(number, std::memory_order_relaxed);
-  if (is_per_thread()) home.thread_streams.keep(detail::thread_number(), number);
-  return stream_id{home.runtime_tag->with(number)};
+  const stream_id named{home.runtime_tag->with(number)};
+  if (is_per_thread()) {
+    home.thread_streams.keep(detail::thread_number(), number);
+    detail::announce_thread_stream_end(home, named);
+  }
+  return named;
 }
 
 result<stream_ref> stream_ref::identified() const {

@@ -343,11 +343,6 @@ void central_heap::thread_ended(thread_cache& cache) noexcept {
   if (left != remote_closed) flush_list(static_cast<block_index>(left), false);
   hand_back_aside(cache);
   static_cast<void>(flush(cache));
-  // The thread's default stream goes with it, and nobody can ask that from elsewhere.
-  if (cache.per_thread_stream != stream_id{}) {
-    const stream_slot own = order_.known(cache.per_thread_stream);
-    if (own != no_stream) order_.lose(own);
-  }
   caches_.recycle(cache);
 }
 

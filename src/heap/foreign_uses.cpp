@@ -74,8 +74,9 @@ void foreign_uses::join(block_index index, order::stream_order& order) noexcept 
   const auto entry = uses_.find(index);
   if (entry == uses_.end()) return;
   count_ -= entry->second.size();
+  release_joint_stream(order);
   for (foreign_use& each : entry->second) {
-    if (join(each)) continue;
+    if (join(each, order)) continue;
     each.owed_since = order.open_epoch();
     owed_.push_back(std::move(each));
   }
@@ -84,7 +85,8 @@ void foreign_uses::join(block_index index, order::stream_order& order) noexcept 
 }
 
 /// False: the stream cannot be joined now. One that ended without an event never can.
-bool foreign_uses::join(const foreign_use& use) noexcept try {
+bool foreign_uses::join(const foreign_use& use, const order::stream_order& order) noexcept try {
+  if (order.paused()) return false;
   std::shared_ptr<const event> behind = use.last;
   if (behind == nullptr) {
     const stream_ref& other = use.stream;
@@ -92,6 +94,9 @@ bool foreign_uses::join(const foreign_use& use) noexcept try {
         use.registration != 0 &&
         streams_of(other.device()).registration_of(other.known_id()) != use.registration;
     if (ended) return false;
+    // A declared capture may take in streams of the other device that synchronise with its legacy
+    // stream: an event record there would invalidate it.
+    if (other.is_legacy() && order.expects_captures()) return false;
     auto marked = event_behind(other);
     if (!marked) return order::does_no_work(marked.error());
     behind = *std::move(marked);
@@ -103,7 +108,8 @@ bool foreign_uses::join(const foreign_use& use) noexcept try {
 
 void foreign_uses::join_late(order::stream_order& order) noexcept {
   if (owed_.empty()) return;
-  std::erase_if(owed_, [this](const foreign_use& each) { return join(each); });
+  release_joint_stream(order);
+  std::erase_if(owed_, [&](const foreign_use& each) { return join(each, order); });
   hold_joint_stream(order);
 }
 
@@ -114,6 +120,22 @@ std::vector<weir::device> foreign_uses::owed_devices() const {
     if (std::find(devices.begin(), devices.end(), other) == devices.end()) devices.push_back(other);
   }
   return devices;
+}
+
+bool foreign_uses::is_captured(const foreign_use& use) noexcept {
+  const stream_ref& other = use.stream;
+  if (use.last != nullptr) return false;
+  if (use.registration != 0 &&
+      streams_of(other.device()).registration_of(other.known_id()) != use.registration)
+    return false;
+  const context_scope there{other.device()};
+  const auto outside = detail::is_outside_captures(other, there);
+  return outside && !*outside && !other.is_legacy();
+}
+
+void foreign_uses::wait_begins(const order::stream_order& order) noexcept {
+  for (foreign_use& each : owed_)
+    if (is_captured(each)) each.owed_since = order.open_epoch();
 }
 
 void foreign_uses::waited(order::epoch until, order::stream_order& order) noexcept {
@@ -147,6 +169,11 @@ void foreign_uses::stream_closing(const stream_ref& closing) noexcept try {
 void foreign_uses::hold_joint_stream(order::stream_order& order) const noexcept {
   const stream_slot joint = order.known(joint_->id());
   if (joint != order::no_stream) order.expect_capture(joint, !owed_.empty());
+}
+
+void foreign_uses::release_joint_stream(order::stream_order& order) const noexcept {
+  const stream_slot joint = order.known(joint_->id());
+  if (joint != order::no_stream) order.expect_capture(joint, false);
 }
 
 void foreign_uses::clear() noexcept {

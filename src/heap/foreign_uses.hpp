@@ -53,6 +53,9 @@ class foreign_uses {
   void join_late(order::stream_order& order) noexcept;
   /// The devices whose work has to be waited for, because streams of theirs are owed.
   [[nodiscard]] std::vector<weir::device> owed_devices() const;
+  /// A wait for all work of these devices begins, and everything until now was cut off by
+  /// stream_order::cut(). It tells nothing of streams that are being captured now.
+  void wait_begins(const order::stream_order& order) noexcept;
   /// All work of these devices that was queued by the end of the epoch was waited for.
   void waited(order::epoch until, order::stream_order& order) noexcept;
   /// A foreign stream is about to be destroyed: what it did is remembered by an event.
@@ -63,7 +66,10 @@ class foreign_uses {
   }
 
  private:
-  [[nodiscard]] bool join(const foreign_use& use) noexcept;
+  [[nodiscard]] bool join(const foreign_use& use, const order::stream_order& order) noexcept;
+  [[nodiscard]] static bool is_captured(const foreign_use& use) noexcept;
+  /// While the joint stream is held it counts as one whose capture is expected.
+  void release_joint_stream(order::stream_order& order) const noexcept;
   /// A mark on the joint stream would be reached too early while it does not wait for everybody.
   void hold_joint_stream(order::stream_order& order) const noexcept;
 

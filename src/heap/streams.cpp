@@ -84,6 +84,7 @@ result<bool> central_heap::any_capturing(driver_access& driver) {
 result<void> central_heap::wait_for_all_work(driver_access& driver) {
   WEIR_TRY(driver.entered());
   const order::all_work_wait work{order_, driver.enter(), other_devices()};
+  foreign_uses_.wait_begins(order_);
   result<void> waited;
   if (!mutated(mutation::device_never_waited_for))
     WEIR_TRY(without_lock([&] { waited = work.wait(driver.enter()); }));

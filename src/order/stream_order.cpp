@@ -73,6 +73,8 @@ void stream_order::revive(stream_slot slot) noexcept {
   entry& back = entries_[slot];
   if (back.finished) back.marked = back.completed = completed_;
   back.ended = back.lost = back.finished = false;
+  // A wait for its last mark was one for all it did; it is none for what comes now.
+  for (entry& each : entries_) each.waited_for.erase(slot);
   update();
 }
 
@@ -150,12 +152,16 @@ result<bool> stream_order::any_capturing(const context_scope& bound) {
     const bool askable = !gone(slot) && (stream.lasting || slot == named_);
     if (!askable || ref(slot).is_per_thread()) continue;
     const auto outside = detail::is_outside_captures(ref(slot), bound);
-    if (outside && !*outside) return true;
+    if (!outside || *outside) continue;
+    if (!stream.capture_expected) note_capture(ref(slot));
+    return true;
   }
   // Default streams, of which the per-thread one is the calling thread's.
   for (const stream_ref& each : {stream_ref::legacy(device_), stream_ref::per_thread(device_)}) {
     const auto outside = detail::is_outside_captures(each, bound);
-    if (outside && !*outside) return true;
+    if (!outside || *outside) continue;
+    note_capture(each);
+    return true;
   }
   return false;
 }
@@ -179,13 +185,34 @@ bool stream_order::still_there(entry& stream, const context_scope& bound) {
   return same;
 }
 
+bool stream_order::may_mark_legacy(stream_slot slot) const noexcept {
+  if (captures_expected_ != 0) return false;
+  return slot == named_ || !undeclared_beside_legacy_;
+}
+
+void stream_order::note_capture(const stream_ref& stream) noexcept {
+  if (captures_expected_ != 0) return;  // the stream may have joined one of those
+  undeclared_seen_ = true;
+  if (stream.is_legacy()) undeclared_beside_legacy_ = true;
+}
+
+stream_slot stream_order::captured_thread_stream(const context_scope& bound) {
+  const stream_ref own = stream_ref::per_thread(device_);
+  const auto outside = detail::is_outside_captures(own, bound);
+  if (!outside || *outside) return no_stream;
+  const auto id = own.id(bound);  // known from before its capture
+  return id ? known(*id) : no_stream;
+}
+
 result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& bound) {
   entry& stream = entries_[slot];
   if (stream.lost || stream.ended || stream.capture_expected) return false;
   if (!stream.lasting && slot != named_) return false;
   const bool asked_for_id = !stream.registered && !ref(slot).is_legacy() && slot != named_;
   if (asked_for_id && (captures_expected_ != 0 || rules_.undeclared_captures)) return false;
+  if (ref(slot).is_legacy() && !may_mark_legacy(slot)) return false;
   const auto outside = detail::is_outside_captures(ref(slot), bound);
+  if (outside && !*outside) note_capture(ref(slot));
   if (!outside && says_gone(outside.error()) && !ref(slot).is_per_thread()) set_lost(stream);
   if (!outside && !stream.lost) return outside.error();
   if (!outside || !*outside) return false;
@@ -219,13 +246,27 @@ result<void> stream_order::end_stream(stream_slot slot, const context_scope& bou
 
 result<void> stream_order::end_stream(const stream_ref& stream,
                                       const context_scope& bound) noexcept {
-  stream_slot slot = known(stream.known_id());
+  stream_id id = stream.known_id();
   try {
-    if (slot == no_stream) slot = add(stream, stream.known_id());
+    if (stream.is_per_thread()) {
+      WEIR_TRY_VALUE(own, stream.id(bound));
+      id = own;
+    }
+    stream_slot slot = known(id);
+    if (slot == no_stream) slot = add(stream, id);
     return end_stream(slot, bound);
   } catch (const std::bad_alloc&) {
-    return detail::wait_for_work(stream, bound);
+    lose_unknown();  // whoever needs to know of its work waits without the locks that are held here
+    return {};
   }
+}
+
+void stream_order::lose_unknown() noexcept {
+  if (!lost_unknown_) unknown_completed_ = completed_;
+  lost_unknown_ = true;
+  static_cast<void>(cut());
+  unknown_lost_in_ = open_;
+  update();
 }
 
 // --- Epochs --------------------------------------------------------------------------------------
@@ -291,7 +332,7 @@ void stream_order::close_epochs(entry& stream) noexcept {
 }
 
 void stream_order::update() noexcept {
-  marked_ = completed_ = open_ - 1;
+  marked_ = completed_ = lost_unknown_ ? unknown_completed_ : open_ - 1;
   to_mark_ = 0;
   for (stream_slot slot = 1; slot <= count(); ++slot) {
     entry& stream = entries_[slot];
@@ -347,12 +388,19 @@ result<bool> stream_order::record_mark(stream_slot slot, epoch until, const cont
 result<std::shared_ptr<event>> stream_order::record_event(stream_slot slot,
                                                           const context_scope& bound) {
   WEIR_TRY_VALUE(recorded, events_.acquire());
-  WEIR_TRY(recorded->record(ref(slot), bound));
+  const auto marked = recorded->record(ref(slot), bound);
+  if (!marked) {
+    events_.release(std::move(recorded));
+    if (!detail::is_refused_for_capture(marked.error())) return marked.error();
+    note_capture(ref(slot));
+    return std::shared_ptr<event>{};
+  }
   ++events_recorded_;
   // Another thread may have begun to capture the stream in between. The event is the capture's
   // then: it says nothing of earlier work, and whoever waited for it would be captured, too.
   const auto outside = detail::is_outside_captures(ref(slot), bound);
   if (outside && *outside) return std::move(recorded);
+  if (outside) note_capture(ref(slot));
   events_.release(std::move(recorded));
   return std::shared_ptr<event>{};
 }
@@ -531,26 +579,35 @@ awaited_marks stream_order::oldest_mark() const {
   return awaited_marks{{oldest->reached}};
 }
 
-std::vector<stream_slot> stream_order::captured_streams(const context_scope& bound) const {
+std::vector<stream_slot> stream_order::captured_streams(const context_scope& bound) {
   std::vector<stream_slot> captured;
+  const stream_slot of_thread = captured_thread_stream(bound);
   for (stream_slot slot = 1; slot <= count(); ++slot) {
-    const entry& stream = entries_[slot];
-    if (stream.id == stream_id{} || gone(slot)) continue;
-    // The legacy stream is never captured. Beside a capture it can be given nothing at all.
-    const bool askable =
-        (stream.lasting || slot == named_) && !ref(slot).is_per_thread() && !ref(slot).is_legacy();
-    bool is_captured = stream.capture_expected;
-    if (!is_captured && askable) {
-      const auto outside = detail::is_outside_captures(ref(slot), bound);
-      is_captured = outside && !*outside;
-    }
-    if (is_captured) captured.push_back(slot);
+    if (entries_[slot].id == stream_id{} || gone(slot)) continue;
+    if (is_captured(slot, of_thread, bound)) captured.push_back(slot);
   }
   return captured;
 }
 
+bool stream_order::is_captured(stream_slot slot, stream_slot of_thread,
+                               const context_scope& bound) {
+  const entry& stream = entries_[slot];
+  if (stream.capture_expected || slot == of_thread) return true;
+  // The legacy stream is never captured. Beside a capture it can be given nothing at all. Another
+  // thread's default stream cannot be asked, and whoever captures it may never call again.
+  if (ref(slot).is_legacy() || ref(slot).is_per_thread() || !(stream.lasting || slot == named_))
+    return false;
+  const auto outside = detail::is_outside_captures(ref(slot), bound);
+  if (outside && !*outside) note_capture(ref(slot));
+  return outside && !*outside;
+}
+
 void stream_order::all_work_completed(epoch until,
                                       const std::vector<stream_slot>& captured) noexcept {
+  if (lost_unknown_) {
+    lost_unknown_ = is_after(unknown_lost_in_, until);
+    unknown_completed_ = later(unknown_completed_, until);
+  }
   for (stream_slot slot = 1; slot <= count(); ++slot) {
     entry& stream = entries_[slot];
     if (std::find(captured.begin(), captured.end(), slot) != captured.end()) continue;
@@ -584,6 +641,8 @@ result<bool> stream_order::wait(stream_slot waiter, stamp freed, const context_s
     return wait_for_stream(waiter, freed, bound);
   WEIR_TRY_VALUE(able, all_can_wait(waiter, bound));
   if (!able) return false;
+  for (stream_slot other = 1; other <= count(); ++other)
+    if (endangers_bystanders(waiter, {other, freed.epoch})) return false;
   for (stream_slot other = 1; other <= count(); ++other) {
     WEIR_TRY_VALUE(waits, queue_waits(waiter, {other, freed.epoch}, bound));
     if (!waits) return false;
@@ -597,8 +656,19 @@ result<bool> stream_order::wait_for_stream(stream_slot waiter, stamp used,
   if (paused()) return false;
   meet_watched();
   WEIR_TRY_VALUE(able, all_can_wait(waiter, bound));
-  if (!able) return false;
+  if (!able || endangers_bystanders(waiter, used)) return false;
   return queue_waits(waiter, used, bound);
+}
+
+bool stream_order::endangers_bystanders(stream_slot waiter, stamp used) const noexcept {
+  if (!undeclared_seen_ || used.stream == waiter || stream_completed(used)) return false;
+  for (stream_slot slot = 1; slot <= count(); ++slot) {
+    if (slot == waiter || slot == used.stream || gone(slot)) continue;
+    const entry& bystander = entries_[slot];
+    const auto queued = bystander.waited_for.find(used.stream);
+    if (queued == bystander.waited_for.end() || is_after(used.epoch, queued->second)) return true;
+  }
+  return false;
 }
 
 result<bool> stream_order::all_can_wait(stream_slot waiter, const context_scope& bound) {
@@ -640,7 +710,13 @@ result<bool> stream_order::queue_wait(stream_slot waiter, stamp used, const cont
     if (is_after(used.epoch, candidate.epoch) && !last_of_all &&
         !mutated(mutation::wait_for_older_epoch))
       continue;
-    WEIR_TRY(ref(waiter).wait(*candidate.reached, bound));
+    const auto waits = ref(waiter).wait(*candidate.reached, bound);
+    if (!waits) {
+      // Another thread may have begun to capture the stream since it was asked.
+      if (!detail::is_refused_for_capture(waits.error())) return waits.error();
+      note_capture(ref(waiter));
+      return false;
+    }
     ++waits_queued_;
     behind.waited_for[used.stream] = later(used.epoch, candidate.epoch);
     return true;

@@ -62,6 +62,10 @@ struct order_rules {
 /// event record would only become part of it, and is then not counted. For the same reason only
 /// streams that are neither weir's nor watched are asked for their id, because their handles may be
 /// other streams' by now, and none of them while a capture is declared, which might take them.
+/// Neither is the legacy stream marked then: an event record on it invalidates the capture of a
+/// stream that synchronises with it. Once a capture that nobody declared was seen, another thread
+/// may begin the next one at any time: then the legacy stream is marked only in calls that name it
+/// if it was beside such a capture, and waits are queued only where no bystander has to wait.
 ///
 /// No call here waits. Whoever has to wait takes awaited_marks, or cut(), and waits without the
 /// lock.
@@ -104,9 +108,10 @@ class stream_order {
   /// of its work.
   result<void> end_stream(stream_slot slot, const context_scope& bound) noexcept;
   /// The same for a stream with a known id, named in a request or not: work on it may use memory
-  /// that it never asked for. Without host memory to remember it, its work is waited for here.
+  /// that it never asked for. Without host memory for a slot it is lost. The calling thread's
+  /// default stream needs no known id.
   result<void> end_stream(const stream_ref& stream, const context_scope& bound) noexcept;
-  /// The same where it cannot be asked any more: the default stream of a thread that ended.
+  /// The same where it cannot be asked any more.
   void lose(stream_slot slot) noexcept;
 
   // --- Epochs -----------------------------------------------------------------------------------
@@ -171,6 +176,8 @@ class stream_order {
   void resume() noexcept { pauses_ -= pauses_ == 0 ? 0 : 1; }
   void end_pauses() noexcept { pauses_ = 0; }
   [[nodiscard]] bool paused() const noexcept { return pauses_ != 0; }
+  /// Whether a capture of any stream was declared.
+  [[nodiscard]] bool expects_captures() const noexcept { return captures_expected_ != 0; }
   /// The same for one stream: a capture of it was declared.
   void expect_capture(stream_slot slot, bool expected) noexcept {
     bool& known = entries_[slot].capture_expected;
@@ -208,7 +215,7 @@ class stream_order {
   [[nodiscard]] awaited_marks unreached_marks() const;
   [[nodiscard]] awaited_marks oldest_mark() const;
   /// Those that are known to be part of a capture.
-  [[nodiscard]] std::vector<stream_slot> captured_streams(const context_scope& bound) const;
+  [[nodiscard]] std::vector<stream_slot> captured_streams(const context_scope& bound);
   /// All work that was queued on any stream before cut() returned `until` has completed. What the
   /// `captured` streams freed stays theirs: captured work runs when its graph is launched.
   void all_work_completed(epoch until, const std::vector<stream_slot>& captured = {}) noexcept;
@@ -309,11 +316,25 @@ class stream_order {
                                                             const context_scope& bound);
   /// Whether the driver may be asked about the stream now; finds out if it is lost.
   [[nodiscard]] result<bool> may_be_asked(stream_slot slot, const context_scope& bound);
+  /// Whether an event record on the legacy stream cannot meet the beginning of a capture.
+  [[nodiscard]] bool may_mark_legacy(stream_slot slot) const noexcept;
+  /// The driver said that the stream is not outside captures.
+  void note_capture(const stream_ref& stream) noexcept;
+  /// The slot of the calling thread's default stream, if that is being captured.
+  [[nodiscard]] stream_slot captured_thread_stream(const context_scope& bound);
+  [[nodiscard]] bool is_captured(stream_slot slot, stream_slot of_thread,
+                                 const context_scope& bound);
+  /// A stream that ended without a slot, and without host memory for one, holds up what is not
+  /// completed yet.
+  void lose_unknown() noexcept;
   /// Whether the handle still is the stream we knew; marks it lost if not.
   [[nodiscard]] bool still_there(entry& stream, const context_scope& bound);
   result<bool> poll_stream(entry& stream, const context_scope& bound);
   /// Whether all streams can be made to wait now, the waiter first of all.
   [[nodiscard]] result<bool> all_can_wait(stream_slot waiter, const context_scope& bound);
+  /// Whether a stream that takes no part in the call would be made to wait for the stamp's, though
+  /// another thread may begin to capture it in that moment.
+  [[nodiscard]] bool endangers_bystanders(stream_slot waiter, stamp used) const noexcept;
   /// Makes all streams wait for the stamp's, for the sake of `waiter`. False: there is no mark.
   result<bool> queue_waits(stream_slot waiter, stamp used, const context_scope& bound);
   result<bool> queue_wait(stream_slot waiter, stamp used, const context_scope& bound);
@@ -349,6 +370,11 @@ class stream_order {
   std::uint64_t events_recorded_ = 0;
   std::uint64_t waits_queued_ = 0;
   std::uint32_t pauses_ = 0;
+  bool undeclared_seen_ = false;           // a capture that nobody declared
+  bool undeclared_beside_legacy_ = false;  // … of a stream that synchronises with the legacy one
+  bool lost_unknown_ = false;              // see lose_unknown(); the epochs as in an entry
+  epoch unknown_lost_in_ = 0;
+  epoch unknown_completed_ = 0;
 };
 
 /// While it lives, the call under way names the stream, which is therefore there and can be asked,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "observe/misuse.hpp"
+#include "pools/thread_stream.hpp"
 
 namespace weir { inline namespace v0 { namespace pools {
 
@@ -132,9 +133,10 @@ bool allocation_table::is_live(device_address address) const {
 }
 
 void allocation_table::stream_closing(const stream_ref& stream) noexcept {
+  const std::uint64_t thread = detail::thread_of(stream);
   const mutex_lock lock{mutex_};
   for (auto& [address, each] : entries_) {
-    if (each.block.stream == stream) each.block.stream_gone = true;
+    if (each.block.stream == stream && each.block.thread == thread) each.block.stream_gone = true;
   }
 }
 

@@ -286,8 +286,33 @@ TEST_F(peers, streams_that_are_captured_at_the_free_are_waited_for_later) {
     memory.deallocate(block, stream);
     static_cast<void>(memory.empty_cache());
     EXPECT_EQ(memory.stats().pending, 1_MiB);
+    static_cast<void>(memory.empty_cache());
+    EXPECT_EQ(memory.stats().pending, 1_MiB) << "whatever else was waited for meanwhile";
+    const bytes reserved = memory.stats().reserved.current;
+    EXPECT_EQ(memory.empty_cache().value(), 0_B);
+    EXPECT_EQ(memory.stats().reserved.current, reserved);
     ASSERT_EQ(bound.driver().stream_end_capture(other.handle(), &graph), driver::CUDA_SUCCESS);
     ASSERT_EQ(bound.driver().graph_destroy(graph), driver::CUDA_SUCCESS);
+  }
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().pending, 0_B);
+}
+
+TEST_F(peers, streams_are_not_asked_while_captures_are_noticed) {
+  auto memory = make();
+  ASSERT_TRUE(memory.enable_peer(gpu(1)));
+  const auto stream = new_stream();
+  const auto other = peer_stream();
+  void* const block = memory.allocate(1_MiB, stream);
+  ASSERT_TRUE(stream.synchronize());
+  ASSERT_TRUE(memory.record_stream(block, other));
+  ASSERT_TRUE(write_from_peer(other, block, 1_MiB));
+  {
+    const capture_notice notice = memory.notice_captures();
+    const auto marks = machine->calls(driver::call::event_record);
+    memory.deallocate(block, stream);
+    EXPECT_EQ(machine->calls(driver::call::event_record), marks);
+    EXPECT_EQ(memory.stats().pending, 1_MiB);
   }
   ASSERT_TRUE(memory.empty_cache());
   EXPECT_EQ(memory.stats().pending, 0_B);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "../order/serialized_threads.hpp"
+#include "captures_beside_requests.hpp"
 #include "closing_beside_requests.hpp"
 #include "mixed_program.hpp"
 #include "support/environment.hpp"
@@ -71,6 +72,10 @@ TEST(mixed_programs, threads_that_take_turns) {
 
 TEST(mixed_programs, closing_an_allocator_beside_requests) {
   run_all(close_beside_requests, 12, number_from("WEIR_PROGRAMS_SECONDS", 0) / 4);
+}
+
+TEST(mixed_programs, capturing_beside_requests_and_ending_threads) {
+  run_all(capture_beside_requests, 12, number_from("WEIR_PROGRAMS_SECONDS", 0) / 4);
 }
 
 }  // namespace
