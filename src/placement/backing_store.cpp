@@ -35,7 +35,10 @@ segment_rules segment_rules_of(const store_traits& traits, const placement_conte
     return {.expandable = true, .properties = {.rdma = properties_of(shared, {}, bound).rdma}};
   }
   const auto& can = shared.device.capabilities();
-  const bool mapped = traits.source == nullptr && can.virtual_memory &&
+  // The classic policy is for programs that give addresses to cuIpcGetMemHandle() and to others who
+  // know plain memory only.
+  const bool mapped = traits.policy != placement_policy::classic && traits.source == nullptr &&
+                      can.virtual_memory &&
                       torch_segments::segment_step % can.granularity.count() == 0;
   return {.splits = traits.splits,
           .mapped = mapped,
