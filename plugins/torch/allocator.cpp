@@ -178,6 +178,7 @@ void* weir_allocator::slow_allocate(device_state& state, std::size_t size, std::
   context stack = state.history.capture_stack(torch_cuda::RecordContext::STATE);
   cudaStream_t const handle = stream.is_legacy() ? nullptr : stream.handle();
   const event_stack cause{stack};
+  const tracker_failure registration;
   std::optional<pool_table::route> route;
   if (state.pools.is_active()) route = state.pools.find_route(handle);
   void* block = nullptr;
@@ -203,6 +204,12 @@ void* weir_allocator::slow_allocate(device_state& state, std::size_t size, std::
                         .pool = route ? route->id : MempoolId_t(0, 0)};
     if (!route && state.pools.has_fallback()) traced.pool = trace_of(state, block).pool;
     state.history.on_allocated(traced, std::move(stack));
+  }
+  try {
+    registration.rethrow();
+  } catch (...) {
+    slow_free(state, block);
+    throw;
   }
   return block;
 }
