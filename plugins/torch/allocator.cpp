@@ -464,7 +464,8 @@ void weir_allocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDASt
       stream.device_index() == state.index
           ? state.streams.look_up(stream, scratch)
           : state_of(stream.device_index()).streams.look_up(stream, scratch);
-  if (state.history.enabled())
+  // As in torch's own allocator, a record on the block's own stream delays nothing.
+  if (state.history.enabled() && trace_of(state, pointer.get()).stream != stream.stream())
     state.history.on_stream_recorded(reinterpret_cast<std::uint64_t>(pointer.get()));
   checked(state.memory.record_stream(pointer.get(), used_on));
   if (state.reuse.is_active()) state.reuse.on_use(pointer.get(), stream.stream());
