@@ -178,6 +178,7 @@ void* weir_allocator::slow_allocate(device_state& state, std::size_t size, std::
   context stack = state.history.capture_stack(torch_cuda::RecordContext::STATE);
   cudaStream_t const handle = stream.is_legacy() ? nullptr : stream.handle();
   const event_stack cause{stack};
+  const tracker_failure registration;
   std::optional<pool_table::route> route;
   if (state.pools.is_active()) route = state.pools.find_route(handle);
   void* block = nullptr;
@@ -203,6 +204,12 @@ void* weir_allocator::slow_allocate(device_state& state, std::size_t size, std::
                         .pool = route ? route->id : MempoolId_t(0, 0)};
     if (!route && state.pools.has_fallback()) traced.pool = trace_of(state, block).pool;
     state.history.on_allocated(traced, std::move(stack));
+  }
+  try {
+    registration.rethrow();
+  } catch (...) {
+    slow_free(state, block);
+    throw;
   }
   return block;
 }
@@ -457,7 +464,8 @@ void weir_allocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDASt
       stream.device_index() == state.index
           ? state.streams.look_up(stream, scratch)
           : state_of(stream.device_index()).streams.look_up(stream, scratch);
-  if (state.history.enabled())
+  // As in torch's own allocator, a record on the block's own stream delays nothing.
+  if (state.history.enabled() && trace_of(state, pointer.get()).stream != stream.stream())
     state.history.on_stream_recorded(reinterpret_cast<std::uint64_t>(pointer.get()));
   checked(state.memory.record_stream(pointer.get(), used_on));
   if (state.reuse.is_active()) state.reuse.on_use(pointer.get(), stream.stream());

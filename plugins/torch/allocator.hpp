@@ -235,9 +235,12 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   [[nodiscard]] device_state* find_owner(const void* pointer) const noexcept {
     if (device_by_page_ == nullptr) return only_state_.load(std::memory_order_acquire);
     const int device = device_by_page_->find(pointer);
+    if (C10_UNLIKELY(device == device_by_page::unknown)) return ask_each_for(pointer);
     return device == device_by_page::none ? nullptr
                                           : find_state(static_cast<c10::DeviceIndex>(device));
   }
+  /// The device whose live block has the pointer in it. Costs a lock of each.
+  [[nodiscard]] device_state* ask_each_for(const void* pointer) const noexcept;
   [[nodiscard]] device_state& owner_of(const void* pointer) const;
   [[nodiscard]] traced_block trace_of(device_state& state, const void* pointer) const;
   static void deleter(void* pointer);

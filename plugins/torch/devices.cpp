@@ -115,6 +115,14 @@ device_state& weir_allocator::create_state(c10::DeviceIndex device) {
   return *state;
 }
 
+device_state* weir_allocator::ask_each_for(const void* pointer) const noexcept {
+  for (const auto& each : states_) {
+    device_state* const state = each.load(std::memory_order_acquire);
+    if (state != nullptr && state->memory.block_at(pointer)) return state;
+  }
+  return nullptr;
+}
+
 void weir_allocator::update_slow_path() {
   static std::mutex& updating = *new std::mutex;
   const std::lock_guard lock{updating};

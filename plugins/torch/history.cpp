@@ -6,6 +6,8 @@
 #include <stack>
 #include <utility>
 
+#include "weir/base/error.hpp"
+
 namespace weir_torch {
 namespace {
 
@@ -23,6 +25,12 @@ std::string& user_metadata() {
 }
 
 thread_local constinit const event_stack* innermost_stack = nullptr;
+thread_local constinit tracker_failure* innermost_failure = nullptr;
+
+/// Whether the entry tells of memory that a tracker registers, so that its failure counts.
+bool is_registered(trace_entry::Action kind) noexcept {
+  return kind == trace_entry::Action::SEGMENT_ALLOC || kind == trace_entry::Action::SEGMENT_MAP;
+}
 
 }  // namespace
 
@@ -31,6 +39,17 @@ event_stack::event_stack(context stack) noexcept
 event_stack::~event_stack() { innermost_stack = outer_; }
 context event_stack::current() {
   return innermost_stack == nullptr ? nullptr : innermost_stack->stack_;
+}
+
+tracker_failure::tracker_failure() noexcept : outer_{std::exchange(innermost_failure, this)} {}
+tracker_failure::~tracker_failure() { innermost_failure = outer_; }
+void tracker_failure::note_current() noexcept {
+  if (innermost_failure == nullptr) {
+    weir::report_error({.code = weir::errc::internal,
+                        .detail = "an allocator trace tracker threw when it heard of a segment"});
+  } else if (innermost_failure->thrown_ == nullptr) {
+    innermost_failure->thrown_ = std::current_exception();
+  }
 }
 
 void allocation_history::configure(const settings& config) {
@@ -97,7 +116,9 @@ void allocation_history::add_entry(action kind, const traced_block& block, conte
     try {
       tracker(entry);
     } catch (...) {
-      // NCCL's throws if it never registered a segment that is freed. The others are told.
+      // The others are told all the same. NCCL's throws if it never registered a segment that is
+      // freed, which changes nothing; one that could not register a new segment fails the request.
+      if (is_registered(kind)) tracker_failure::note_current();
     }
   }
   if (enabled_ && (skipped_actions_ >> static_cast<unsigned>(kind) & 1U) == 0)

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -39,31 +38,53 @@ class imported_block {
   [[nodiscard]] void* base() const noexcept { return reinterpret_cast<void*>(base_); }
 
  private:
-  explicit imported_block(weir::address_range range) : base_{range.base()} {
+  imported_block(weir::device gpu, weir::address_range range) : gpu_{gpu}, base_{range.base()} {
     ranges_.push_back(std::move(range));
   }
-  imported_block(weir::device gpu, weir::device_address plain) : base_{plain}, plain_on_{gpu} {}
+  imported_block(weir::device gpu, weir::device_address plain)
+      : gpu_{gpu}, base_{plain}, is_plain_{true} {}
+  /// Addresses for handles of these sizes, without memory.
+  [[nodiscard]] static weir::result<std::unique_ptr<imported_block>> reserve(
+      weir::device gpu, std::span<const std::uint64_t> sizes);
+  /// Maps the next handles, whose descriptors stay the caller's.
+  [[nodiscard]] weir::result<void> append(std::span<const std::uint64_t> sizes,
+                                          std::span<const weir::descriptor> descriptors);
   [[nodiscard]] static weir::result<std::unique_ptr<imported_block>> open_plain(
       weir::device gpu, const plain_handle& handle);
 
+  const weir::device gpu_;
   weir::device_address base_;
+  const bool is_plain_ = false;
+  weir::bytes mapped_{};
   std::vector<weir::address_range> ranges_;  // one or none; outlives the mappings
   std::vector<weir::mapping> mappings_;
-  std::optional<weir::device> plain_on_;
 };
 
+/// Waits until all work that is queued on the device is done, on whatever stream, and leaves every
+/// capture valid, unlike device::synchronize(). An error other than device_lost and driver_gone:
+/// nothing is known about the work.
+[[nodiscard]] weir::result<void> wait_for_all_work(weir::device gpu);
+
+/// Whether no work can be using the device's memory after such a wait.
+[[nodiscard]] inline bool may_unmap(const weir::result<void>& waited) noexcept {
+  return waited || waited.code() == weir::errc::device_lost ||
+         waited.code() == weir::errc::driver_gone;
+}
+
 /// Imported blocks of one device that nobody refers to any more. Unmapped when the device has done
-/// all its queued work, on all streams; not while a capture is under way, which the wait would
-/// invalidate. Any thread.
+/// all its queued work, on all streams; kept where it cannot be waited for, and while torch says
+/// that a capture is under way: the graph may use them. Any thread.
 class unmap_queue {
  public:
   explicit unmap_queue(weir::device gpu) : device_{gpu} {}
   unmap_queue(const unmap_queue&) = delete;
   unmap_queue& operator=(const unmap_queue&) = delete;
 
-  /// To be unmapped with the next drain().
+  /// To be unmapped with the next drain(). Without host memory for that it is unmapped now, or,
+  /// where the device cannot be waited for, when the process ends.
   void add(std::unique_ptr<imported_block> block) noexcept;
-  /// Waits for the device and unmaps all of them, unless a capture is under way.
+  /// Waits for the device and unmaps all of them, unless a capture is under way. Those that could
+  /// not be waited for stay for the next call.
   void drain(bool is_capturing) noexcept;
 
  private:

@@ -61,11 +61,15 @@ torch_cuda::ShareableHandle weir_allocator::shareIpcHandle(void* pointer) {
     ipc_server_.store(server, std::memory_order_release);
     update_slow_path();  // from now on frees withdraw offers
   }
-  const weir::context_scope bound{state.gpu};
-  return {offset, checked(server->offer(block.address, under->handles,
-                                        [&](const weir::vmm::physical& physical) {
-                                          return weir::vmm::export_descriptor(bound, physical);
-                                        }))};
+  // Called by the server's threads, too, while others may be capturing.
+  const auto export_descriptor =
+      [gpu = state.gpu](const weir::vmm::physical& physical) -> weir::result<weir::descriptor> {
+    const weir::context_scope bound{gpu};
+    if (!bound) return bound.error();
+    const weir::thread_capture_mode_guard relaxed{gpu};
+    return weir::vmm::export_descriptor(bound, physical);
+  };
+  return {offset, checked(server->offer(block.address, under->handles, export_descriptor))};
 }
 
 std::shared_ptr<void> weir_allocator::getIpcDevPtr(std::string handle) {

@@ -26,8 +26,12 @@ namespace weir_torch {
 /// of its own.
 ///
 /// Blocks over the same handles have one offer, so that who opens many small blocks maps their
-/// memory once; a handle has one descriptor, whatever it is offered with. A descriptor keeps its
-/// memory alive, so an offer ends with the last of its blocks.
+/// memory once. An offer ends with the last of its blocks.
+///
+/// Descriptors are made while a client fetches, and closed when it has them. Only where the handle
+/// string names them, for processes without weir, they are open as long as the offer, and a handle
+/// has one, whatever it is offered with. That is done for a quarter of the descriptors that this
+/// process may have open; offers beyond that need weir to be opened.
 ///
 /// A Unix socket beside pidfd_getfd(): it needs no right to trace the other process, which
 /// containers and hardened kernels withhold, and says clearly when the memory is gone. Only
@@ -38,9 +42,11 @@ namespace weir_torch {
 /// forked child there is no thread, and no offer is made. Any thread.
 class ipc_server {
  public:
+  /// Called by any thread, as long as what it exports is offered.
   using exporter = std::function<weir::result<weir::descriptor>(const weir::vmm::physical&)>;
 
-  /// Its handle strings are of torch's `format`. system, not_permitted: the socket cannot be
+  /// Its handle strings are of torch's `format`. Raises the process's soft limit of open
+  /// descriptors (RLIMIT_NOFILE) to the hard one. system, not_permitted: the socket cannot be
   /// created.
   [[nodiscard]] static weir::result<ipc_server*> open(torch_format format);
 
@@ -54,10 +60,17 @@ class ipc_server {
   bool withdraw(std::uint64_t block) noexcept;
 
  private:
-  using descriptors = std::vector<std::shared_ptr<const weir::descriptor>>;
+  /// What clients fetch; those that are being served keep it, whatever becomes of the offer.
+  struct offered_handles {
+    std::vector<weir::vmm::physical> handles;
+    exporter export_descriptor;
+    /// Of each handle, where the string names them; else empty.
+    std::vector<std::shared_ptr<const weir::descriptor>> named;
+    bool withdrawn = false;  // the handles may be other memory's by now; guarded by mutex_
+  };
   struct offered_memory {
     std::array<std::uint8_t, 16> token{};
-    std::shared_ptr<const ipc_server::descriptors> descriptors;
+    std::shared_ptr<offered_handles> memory;
     std::string handle;
     std::size_t blocks = 0;
   };
@@ -82,8 +95,11 @@ class ipc_server {
   /// Whether it was answered, or its time is over. Waits for nobody.
   [[nodiscard]] bool is_done_with(waiting_client& client) const;
   void answer(weir::share_channel& client, std::span<const std::byte> token) const;
-  static void send_all(const weir::share_channel& client, const descriptors& offered,
-                       std::chrono::milliseconds limit);
+  void send_all(const weir::share_channel& client, const offered_handles& offered,
+                std::chrono::milliseconds limit) const;
+  /// One that is closed after it was sent, or one that stays. not_found: the offer was withdrawn.
+  [[nodiscard]] weir::result<std::shared_ptr<const weir::descriptor>> descriptor_at(
+      const offered_handles& offered, std::size_t index) const;
   [[nodiscard]] weir::result<offered_memory> make_offer(
       std::span<const weir::vmm::physical> handles, const exporter& export_descriptor);
   [[nodiscard]] weir::result<std::shared_ptr<const weir::descriptor>> descriptor_of(
@@ -97,9 +113,12 @@ class ipc_server {
   std::unordered_map<std::uint64_t, exported_handle> exported_;
 };
 
-/// The descriptors that another process offers. not_found, peer_closed, not_ready: it has ended or
-/// does not answer; not_permitted: it does not know the token, so the memory was freed.
-[[nodiscard]] weir::result<std::vector<weir::descriptor>> fetch_descriptors(
-    const memory_offer& offer);
+/// Fetches the descriptors that another process offers, and passes them on a few at a time, in
+/// order, so that few are open. not_found, peer_closed, not_ready: it has ended or does not answer;
+/// not_permitted: it does not know the token, so the memory was freed; system: there or here no
+/// more descriptors can be opened. An error of `take` ends it.
+using descriptor_taker = std::function<weir::result<void>(std::span<const weir::descriptor>)>;
+[[nodiscard]] weir::result<void> fetch_descriptors(const memory_offer& offer,
+                                                   const descriptor_taker& take);
 
 }  // namespace weir_torch

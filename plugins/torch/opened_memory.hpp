@@ -13,15 +13,22 @@ namespace weir_torch {
 /// process cannot open by itself, because its physical handles have several sizes or because it may
 /// not trace the process that shares them.
 ///
-/// Mapped until close(), which waits for the device first. One thread at a time.
+/// Mapped until a close() that succeeds, which waits for the device first and leaves captures
+/// valid. Without one the destructor waits; what it cannot wait for stays mapped until a later one
+/// can. One thread at a time.
 class opened_memory {
  public:
   /// Throws weir's error as torch's exception.
   opened_memory(const std::string& handle, int device);
+  ~opened_memory();
+  opened_memory(const opened_memory&) = delete;
+  opened_memory& operator=(const opened_memory&) = delete;
 
   [[nodiscard]] std::uint64_t address() const noexcept {
     return reinterpret_cast<std::uint64_t>(block_->base());
   }
+  /// Idempotent. Throws where the device cannot be waited for: the memory is still mapped then, and
+  /// queued work may use it. A device that is lost or gone does no work.
   void close();
 
  private:

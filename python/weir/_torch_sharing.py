@@ -8,7 +8,7 @@ torch's: the receiving process opens the memory through weir, whatever its own a
 
 import contextlib
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Tuple
+from typing import Any, List, Tuple
 
 import torch
 import torch.multiprocessing.reductions as reductions
@@ -36,6 +36,33 @@ def install(extension: Any) -> None:
             registered[kind] = reduce_tensor
 
 
+_unclosed: List[Tuple[Any, Tuple[bytes, int]]] = []
+"""Memory without tensors that could not be closed yet, and the sender's counter of it."""
+
+
+def _close(memory: Any, counter: Tuple[bytes, int]) -> bool:
+    """Whether the memory was unmapped, behind the work that uses it, and its sender told."""
+    try:
+        memory.close()  # waits for the device; a device that is gone needs no wait
+    except RuntimeError:
+        return False  # queued work may use the memory: the sender must not reuse it
+    with contextlib.suppress(RuntimeError):  # at the end of a process
+        torch.UntypedStorage._release_ipc_counter(*counter)
+    return True
+
+
+def _close_received(memory: Any, counter: Tuple[bytes, int]) -> None:
+    """Closes this memory, and what could not be closed before; what fails is tried again the next time."""
+    _unclosed.append((memory, counter))
+    failed = []
+    with contextlib.suppress(IndexError):  # empty; other threads, and the collector, may take from it, too
+        while True:
+            each = _unclosed.pop()
+            if not _close(*each):
+                failed.append(each)
+    _unclosed.extend(failed)
+
+
 class _Received:
     """Memory of another process, as a CUDA array; closed with the last tensor on it, which tells the process
     that shares it."""
@@ -43,14 +70,12 @@ class _Received:
     def __init__(self, memory: Any, offset: int, size: int, counter: Tuple[bytes, int]) -> None:
         self._memory = memory
         self._counter = counter
-        self._release = torch.UntypedStorage._release_ipc_counter
+        self._close = _close_received  # at the end of a process the module may have lost it
         self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "version": 3,
                                          "data": (memory.address + offset, False)}
 
     def __del__(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the driver is gone at the end of a process
-            self._memory.close()  # waits for the device
-        self._release(*self._counter)
+        self._close(self._memory, self._counter)
 
 
 def rebuild_cuda_tensor(tensor_cls: Any, tensor_size: Any, tensor_stride: Any, tensor_offset: int,

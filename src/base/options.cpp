@@ -63,6 +63,13 @@ constexpr std::array<spelled<debug_checks>, 3> choices<debug_checks>{{
     {"guard_pages", debug_checks::guard_pages},
 }};
 
+template <>
+constexpr std::array<spelled<rdma_use>, 3> choices<rdma_use>{{
+    {"auto", rdma_use::automatic},
+    {"on", rdma_use::on},
+    {"off", rdma_use::off},
+}};
+
 template <class T>
 concept choice = std::is_enum_v<T>;
 
@@ -294,6 +301,7 @@ std::string to_string(sim_progress progress) { return text_of<sim_progress>::wri
 std::string to_string(placement_policy policy) { return text_of<placement_policy>::write(policy); }
 std::string to_string(crossing_rule rule) { return text_of<crossing_rule>::write(rule); }
 std::string to_string(debug_checks checks) { return text_of<debug_checks>::write(checks); }
+std::string to_string(rdma_use use) { return text_of<rdma_use>::write(use); }
 
 result<void> set(options& target, std::string_view name, std::string_view value) {
 #define WEIR_OPTION(member, type, initial, values, unit, environment, meaning) \

@@ -87,6 +87,9 @@ class thread_stream_numbers {
   std::size_t next_ = 0;
 };
 
+/// Whether the driver maps memory that network cards can reach.
+enum class rdma_answer : std::uint8_t { unknown, yes, no };
+
 /// Owned by its runtime; at the same address for as long as that lives. Everything but the context
 /// and the numbering of streams is fixed when the runtime is opened.
 struct device_state {
@@ -107,6 +110,9 @@ struct device_state {
   /// Null until first needed; then retained until the runtime goes.
   std::atomic<driver::CUcontext> context{nullptr};
   std::mutex context_mutex;
+
+  /// What maps_with_rdma() found out.
+  std::atomic<rdma_answer> rdma{rdma_answer::unknown};
 
   /// The driver's number of the legacy stream once it is known; 0: not yet. It cannot be queried
   /// while a stream that synchronises with it is being captured.

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "device/rdma_probe.hpp"
 #include "observe/tool_regions.hpp"
 #include "order/all_work_wait.hpp"
 
@@ -75,6 +76,12 @@ result<std::shared_ptr<central_heap>> central_heap::create(weir::device device,
     return error{.code = errc::not_supported,
                  .detail = "the device has no virtual memory, which heap_debug needs"};
   }
+  if (options.rdma == rdma_use::on && !(able.virtual_memory && able.rdma_with_virtual_memory)) {
+    return error{.code = errc::not_supported,
+                 .detail =
+                     "rdma=on: the device cannot map memory that network cards reach; use "
+                     "auto or off"};
+  }
   asymmetric_barrier::prepare();
   forget_caches_in_children();
   auto heap = std::make_shared<central_heap>(device, options);
@@ -82,6 +89,11 @@ result<std::shared_ptr<central_heap>> central_heap::create(weir::device device,
   if (!heap->blocks_.prepare(1) || heap->table_.footprint() == 0) return no_host_memory();
   WEIR_TRY_VALUE(legacy, stream_ref::legacy(device).id());
   heap->legacy_stream_ = legacy;
+  if (options.rdma == rdma_use::automatic && options.policy != placement_policy::classic) {
+    // Asked here, so that no request pays for it. The stores read the answer.
+    const context_scope bound{device};
+    static_cast<void>(detail::maps_with_rdma(bound));
+  }
   detail::add_listener(*heap->home_, *heap);
   return heap;
 } catch (const std::bad_alloc&) {
@@ -129,7 +141,8 @@ central_heap::central_heap(weir::device device, const allocator_options& options
                  .blocks = blocks_,
                  .order = order_,
                  .unmap_at_once = options.debug_unmap,
-                 .queues_waits = options.queued_waits},
+                 .queues_waits = options.queued_waits,
+                 .rdma = options.rdma},
       foreign_listening_{*this},
       pinned_backup_{device, host_memory_kind::pinned, backup_held_},
       pageable_backup_{device, host_memory_kind::pageable, backup_held_} {

@@ -1,6 +1,7 @@
 // Which store a policy stands for.
 #include "placement/backing_store.hpp"
 
+#include "device/rdma_probe.hpp"
 #include "placement/arena.hpp"
 #include "placement/guarded_store.hpp"
 #include "placement/torch_segments.hpp"
@@ -18,15 +19,30 @@ store_kind kind_of_store(const store_traits& traits, weir::device device) noexce
 
 namespace {
 
-segment_rules segment_rules_of(const store_traits& traits, weir::device device) {
-  if (!traits.segments)
-    return {.expandable = traits.policy == placement_policy::classic_expandable};
-  const auto& can = device.capabilities();
-  const bool mapped = traits.source == nullptr && can.virtual_memory &&
+/// What physical handles of a store are made with. All stores of an allocator have the same answer
+/// for network cards: handles of one store are interchangeable.
+physical_properties properties_of(const placement_context& shared, const store_traits& traits,
+                                  const context_scope& bound) {
+  const bool rdma = shared.rdma == rdma_use::on ||
+                    (shared.rdma == rdma_use::automatic && detail::maps_with_rdma(bound));
+  return {.posix_descriptor = traits.exportable, .rdma = rdma};
+}
+
+segment_rules segment_rules_of(const store_traits& traits, const placement_context& shared,
+                               const context_scope& bound) {
+  if (!traits.segments) {
+    if (traits.policy != placement_policy::classic_expandable) return {};  // plain memory
+    return {.expandable = true, .properties = {.rdma = properties_of(shared, {}, bound).rdma}};
+  }
+  const auto& can = shared.device.capabilities();
+  // The classic policy is for programs that give addresses to cuIpcGetMemHandle() and to others who
+  // know plain memory only.
+  const bool mapped = traits.policy != placement_policy::classic && traits.source == nullptr &&
+                      can.virtual_memory &&
                       torch_segments::segment_step % can.granularity.count() == 0;
   return {.splits = traits.splits,
           .mapped = mapped,
-          .exportable = mapped && traits.exportable,
+          .properties = mapped ? properties_of(shared, traits, bound) : physical_properties{},
           .source = traits.source};
 }
 
@@ -51,16 +67,16 @@ result<std::unique_ptr<backing_store>> make_backing_store(placement_context& sha
     case store_kind::guarded:
       return guarded_store::create(shared, pool,
                                    {.shares_memory = traits.checks == debug_checks::red_zones,
-                                    .exportable = traits.exportable,
+                                    .properties = properties_of(shared, traits, bound),
                                     .quarantine = traits.quarantine.count()},
                                    bound);
     case store_kind::segments:
-      return make_torch_segments(shared, pool, segment_rules_of(traits, shared.device), bound);
+      return make_torch_segments(shared, pool, segment_rules_of(traits, shared, bound), bound);
     case store_kind::arena:
       break;
   }
   return arena::create(shared, pool, growth_rules_of(traits), bound,
-                       {.posix_descriptor = traits.exportable});
+                       properties_of(shared, traits, bound));
 }
 
 }}}  // namespace weir::v0::placement

@@ -53,6 +53,8 @@ struct placement_context {
   order::stream_order& order;
   bool unmap_at_once = false;
   bool queues_waits = true;
+  /// Whether what is mapped is to be reached by network cards.
+  rdma_use rdma = rdma_use::off;
   /// What the driver can still give.
   memory_supply supply{device};
   /// Who may reach what is mapped from now on: the device itself, then its peers.

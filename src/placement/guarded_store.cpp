@@ -168,7 +168,7 @@ block_index guarded_store::block_over(std::uint64_t address) const noexcept {
 }
 
 result<block_handles> guarded_store::handles_under(block_index index) const {
-  if (!rules_.exportable) return errc::not_supported;
+  if (!rules_.properties.posix_descriptor) return errc::not_supported;
   const std::uint64_t address = shared_.blocks[index].address;
   const region& home = region_over(address)->second;
   return block_handles{.handles = {home.memory}, .offset = bytes{address - home.start}};

@@ -62,7 +62,7 @@ class damage_search {
 struct guard_rules {
   /// Small blocks share granules; otherwise each block has memory of its own.
   bool shares_memory = false;
-  bool exportable = false;
+  physical_properties properties{};  // of handles
   /// Bytes of addresses that stay unmapped after their blocks went.
   std::uint64_t quarantine = 0;
 };

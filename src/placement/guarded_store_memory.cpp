@@ -52,7 +52,7 @@ result<device_address> guarded_store::reserve_addresses(std::uint64_t size, std:
 }
 
 result<void> guarded_store::give_memory(region& fresh, bytes size, const context_scope& bound) {
-  WEIR_TRY_VALUE(memory, vmm::create(bound, size, {.posix_descriptor = rules_.exportable}));
+  WEIR_TRY_VALUE(memory, vmm::create(bound, size, rules_.properties));
   bool mapped = false;
   const auto attempt = [&]() -> result<void> {
     WEIR_TRY(vmm::map(bound, fresh.start, memory));

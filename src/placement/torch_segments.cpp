@@ -352,7 +352,7 @@ block_index torch_segments::block_over(std::uint64_t address) const noexcept {
 }
 
 result<block_handles> torch_segments::handles_under(block_index index) const {
-  if (!rules_.exportable) return errc::not_supported;
+  if (!rules_.properties.posix_descriptor) return errc::not_supported;
   const std::uint64_t address = shared_.blocks[index].address;
   const auto& [base, home] = *std::prev(segments_.upper_bound(address));
   return block_handles{.handles = {home.memory}, .offset = bytes{address - base}};

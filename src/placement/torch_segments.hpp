@@ -18,7 +18,7 @@ struct segment_rules {
   bool expandable = false;
   bool splits = true;
   bool mapped = false;                       // a handle a segment, instead of plain memory
-  bool exportable = false;                   // … that other processes can be sent
+  physical_properties properties{};          // of handles
   std::shared_ptr<segment_source> source{};  // asked instead of the driver
 };
 

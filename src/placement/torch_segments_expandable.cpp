@@ -32,7 +32,7 @@ result<block_index> torch_segments::grow_expandable(const request& wanted, std::
   const std::uint64_t missing =
       at == no_block ? round_up(units * unit, page) : pages_missing(at, units, page);
   if (!shared_.may_reserve(missing)) return no_block;
-  WEIR_TRY_VALUE(given, shared_.can_create(missing, page, {}, bound));
+  WEIR_TRY_VALUE(given, shared_.can_create(missing, page, rules_.properties, bound));
   if (!given) return no_block;
   if (at == no_block) {
     WEIR_TRY_VALUE(fresh, reserve_range(wanted.stream, holds, units, bound));
@@ -133,7 +133,7 @@ result<void> torch_segments::map_pages(std::uint64_t address, std::uint64_t size
   bool mapped = false;
   const auto attempt = [&]() -> result<void> {
     while (pages.size() < size / page) {
-      WEIR_TRY_VALUE(memory, vmm::create(bound, bytes{page}));
+      WEIR_TRY_VALUE(memory, vmm::create(bound, bytes{page}, rules_.properties));
       pages.push_back(memory);
     }
     WEIR_TRY(vmm::map(bound, address, pages));

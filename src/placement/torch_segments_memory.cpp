@@ -155,7 +155,7 @@ result<void> torch_segments::take(segment& fresh, std::uint64_t& base, const con
 result<void> torch_segments::map_segment(segment& fresh, std::uint64_t& base,
                                          const context_scope& bound) const {
   const bytes size{fresh.size};
-  WEIR_TRY_VALUE(memory, vmm::create(bound, size, {.posix_descriptor = rules_.exportable}));
+  WEIR_TRY_VALUE(memory, vmm::create(bound, size, rules_.properties));
   std::uint64_t range = 0;
   bool mapped = false;
   const auto attempt = [&]() -> result<void> {

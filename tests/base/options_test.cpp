@@ -178,6 +178,10 @@ TEST(options, with_choices_take_and_write_each_of_them) {
                    std::map<std::string, debug_checks>{{"off", debug_checks::off},
                                                        {"red_zones", debug_checks::red_zones},
                                                        {"guard_pages", debug_checks::guard_pages}});
+  expect_both_ways(
+      "heap_rdma", &options::heap_rdma,
+      std::map<std::string, rdma_use>{
+          {"auto", rdma_use::automatic}, {"on", rdma_use::on}, {"off", rdma_use::off}});
   // A number that is no choice is shown as it is, and refused when it is read back.
   EXPECT_EQ(to_string(static_cast<runtime_choice>(7)), "7");
   EXPECT_EQ(refusal("runtime", "7"), "runtime: \"7\" is none of auto, cuda, sim");
@@ -240,7 +244,8 @@ TEST(options, are_written_exactly_and_shortly) {
       "heap_limit_percent=100,heap_thread_cache=64MiB,heap_crossing=all_work,"
       "heap_unannounced_ends=off,heap_queued_waits=on,heap_detect_captures=off,"
       "heap_debug_unmap=off,heap_debug_stacks=off,heap_debug=off,heap_debug_quarantine=64GiB,"
-      "heap_exportable=off,print_errors=off,record=off,record_stacks=off,live=off,budget=off");
+      "heap_exportable=off,heap_rdma=auto,print_errors=off,record=off,record_stacks=off,live=off,"
+      "budget=off");
   EXPECT_EQ(*get(options{}, "sim_capacity"), "146591680KiB");
   EXPECT_EQ(*get(options{.heap_limit = 1_TiB}, "heap_limit"), "1TiB");
   EXPECT_EQ(*get(options{.heap_limit = 1024 * 1_TiB}, "heap_limit"), "1024TiB");

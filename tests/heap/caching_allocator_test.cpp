@@ -459,7 +459,7 @@ TEST_F(caching_allocator_test, its_options_are_those_of_the_process_under_shorte
   EXPECT_EQ(to_string(own),
             "policy=compact,limit=5MiB,limit_percent=100,thread_cache=64MiB,crossing=all_work,"
             "unannounced_ends=off,queued_waits=off,detect_captures=off,debug_unmap=off,"
-            "debug_stacks=off,debug=off,debug_quarantine=64GiB,exportable=off,record=off,"
+            "debug_stacks=off,debug=off,debug_quarantine=64GiB,exportable=off,rdma=auto,record=off,"
             "record_stacks=off,live=off,budget=off");
 }
 
@@ -733,6 +733,8 @@ TEST_F(caching_allocator_test, every_option_goes_its_own_way) {
   expect("debug_quarantine=64GiB", "debug_quarantine=3MiB");
   all.heap_exportable = true;
   expect("exportable=off", "exportable=on");
+  all.heap_rdma = rdma_use::off;
+  expect("rdma=auto", "rdma=off");
   all.heap_crossing = crossing_rule::declared_uses;
   expect("crossing=all_work", "crossing=declared_uses");
   all.record = "there.weirtrace";

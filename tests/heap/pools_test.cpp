@@ -325,6 +325,31 @@ TEST_F(pools_test, requests_of_a_pool_are_checked_as_any) {
   memory.deallocate(aligned, stream);
 }
 
+TEST_F(pools_test, in_segments_are_plain_memory_under_the_classic_policy_alone) {
+  for (const auto policy : {placement_policy::classic, placement_policy::classic_expandable,
+                            placement_policy::balanced}) {
+    SCOPED_TRACE(to_string(policy));
+    const bool plain = policy == placement_policy::classic;
+    auto memory = make({.policy = policy});
+    const auto stream = new_stream();
+    const auto pool = memory.create_pool("segments", {.segments = true}).value();
+    void* const block = pool.allocate(3_MiB, stream);
+    const context_scope bound{gpu()};
+    int legacy = -1;
+    EXPECT_EQ(bound.driver().pointer_get_attribute(
+                  &legacy, driver::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                  reinterpret_cast<driver::CUdeviceptr>(block)),
+              driver::CUDA_SUCCESS);
+    EXPECT_EQ(legacy, plain ? 1 : 0);
+    driver::CUipcMemHandle handle{};
+    EXPECT_EQ(
+        bound.driver().ipc_get_mem_handle(&handle, reinterpret_cast<driver::CUdeviceptr>(block)),
+        plain ? driver::CUDA_SUCCESS : driver::CUDA_ERROR_INVALID_VALUE);
+    memory.deallocate(block, stream);
+    EXPECT_TRUE(memory.close());
+  }
+}
+
 TEST_F(pools_test, outlive_their_allocator_harmlessly) {
   const auto stream = new_stream();
   memory_pool pool;

@@ -285,7 +285,7 @@ TEST(byte_counters, adds_up_threads_also_those_that_ended) {
   EXPECT_EQ(counters.read(3).rounded, 1536U);
 }
 
-TEST(device_by_page, finds_the_device_that_was_set_last) {
+TEST(device_by_page, finds_the_device_of_a_page_unless_it_had_several) {
   device_by_page devices;
   auto* const address = reinterpret_cast<void*>(0x7f00'0020'0000);
   EXPECT_EQ(devices.find(address), device_by_page::none);
@@ -293,9 +293,16 @@ TEST(device_by_page, finds_the_device_that_was_set_last) {
   EXPECT_EQ(devices.find(address), 3);
   EXPECT_EQ(devices.find(reinterpret_cast<void*>(0x7f00'003f'ffff)), 3);
   EXPECT_EQ(devices.find(reinterpret_cast<void*>(0x7f00'0040'0000)), device_by_page::none);
-  devices.set(address, 0);
-  EXPECT_EQ(devices.find(address), 0);
-  EXPECT_EQ(devices.find(reinterpret_cast<void*>(~std::uintptr_t{0})), device_by_page::none);
+  devices.set(address, 3);
+  EXPECT_EQ(devices.find(address), 3);
+  devices.set(reinterpret_cast<void*>(0x7f00'0020'0200), 0);
+  EXPECT_EQ(devices.find(address), device_by_page::unknown);
+  devices.set(address, 3);
+  EXPECT_EQ(devices.find(address), device_by_page::unknown) << "for good";
+  auto* const beyond = reinterpret_cast<void*>(std::uintptr_t{1} << 48);
+  devices.set(beyond, 1);
+  EXPECT_EQ(devices.find(beyond), device_by_page::unknown) << "the table ends there";
+  EXPECT_EQ(devices.find(reinterpret_cast<void*>(~std::uintptr_t{0})), device_by_page::unknown);
 }
 
 class torch_snapshot : public testing::Test {

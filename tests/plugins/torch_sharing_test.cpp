@@ -2,15 +2,20 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -201,7 +206,7 @@ std::vector<weir::vmm::physical> handles(std::vector<std::pair<std::uint64_t, we
   return all;
 }
 
-int exports = 0;
+std::atomic<int> exports{0};  // the server's thread does, too
 weir::result<weir::descriptor> export_file(const weir::vmm::physical& /*memory*/) {
   ++exports;
   return weir::descriptor{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
@@ -209,6 +214,25 @@ weir::result<weir::descriptor> export_file(const weir::vmm::physical& /*memory*/
 
 memory_offer offer_in(const std::string& handle) {
   return *ipc_handle::parse(handle).value().offer;
+}
+
+/// All descriptors of an offer at once.
+weir::result<std::vector<weir::descriptor>> fetch_all(const memory_offer& offer) {
+  std::vector<weir::descriptor> all;
+  WEIR_TRY(
+      fetch_descriptors(offer, [&](std::span<const weir::descriptor> some) -> weir::result<void> {
+        for (const weir::descriptor& each : some)
+          all.emplace_back(::fcntl(each.get(), F_DUPFD_CLOEXEC, 0));
+        return {};
+      }));
+  return all;
+}
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator{"/proc/self/fd"})
+    ++count;
+  return count - 1;  // less the folder's own
 }
 
 ino_t inode(int number) {
@@ -219,7 +243,7 @@ ino_t inode(int number) {
 TEST(ipc_server, serves_an_offer_until_it_is_withdrawn) {
   const auto handle = server().offer(1, handles({{11, 2_MiB}, {12, 4_MiB}}), export_file).value();
   EXPECT_EQ(offer_in(handle).sizes, (std::vector<std::uint64_t>{2 << 20, 4 << 20}));
-  const auto fetched = fetch_descriptors(offer_in(handle));
+  const auto fetched = fetch_all(offer_in(handle));
   ASSERT_TRUE(fetched) << fetched.error().message();
   ASSERT_EQ(fetched->size(), 2U);
   struct stat null {};
@@ -227,7 +251,7 @@ TEST(ipc_server, serves_an_offer_until_it_is_withdrawn) {
   EXPECT_EQ(inode(fetched->at(0).get()), null.st_ino);
   EXPECT_TRUE(server().withdraw(1));
   EXPECT_FALSE(server().withdraw(1));
-  EXPECT_EQ(fetch_descriptors(offer_in(handle)).code(), weir::errc::not_permitted);
+  EXPECT_EQ(fetch_all(offer_in(handle)).code(), weir::errc::not_permitted);
 }
 
 TEST(ipc_server, names_descriptors_where_the_handles_have_one_size) {
@@ -261,9 +285,9 @@ TEST(ipc_server, offers_the_same_memory_once) {
   EXPECT_NE(longer, first);
   EXPECT_EQ(exports, 2) << "a handle has one descriptor";
   EXPECT_TRUE(server().withdraw(1));
-  EXPECT_TRUE(fetch_descriptors(offer_in(first))) << "the other block is there still";
+  EXPECT_TRUE(fetch_all(offer_in(first))) << "the other block is there still";
   EXPECT_TRUE(server().withdraw(2));
-  EXPECT_FALSE(fetch_descriptors(offer_in(first)));
+  EXPECT_FALSE(fetch_all(offer_in(first)));
   EXPECT_EQ(server().find(2), std::nullopt);
   EXPECT_TRUE(server().withdraw(3));
   // The driver may call other memory the same now.
@@ -277,7 +301,7 @@ TEST(ipc_server, sends_more_than_one_message_can_hold) {
   std::vector<std::pair<std::uint64_t, weir::bytes>> many;
   for (std::uint64_t i = 0; i < 300; ++i) many.emplace_back(100 + i, 2_MiB);
   const auto handle = server().offer(3, handles(many), export_file).value();
-  const auto fetched = fetch_descriptors(offer_in(handle));
+  const auto fetched = fetch_all(offer_in(handle));
   ASSERT_TRUE(fetched) << fetched.error().message();
   EXPECT_EQ(fetched->size(), 300U);
   server().withdraw(3);
@@ -302,7 +326,7 @@ TEST(ipc_server, keeps_nothing_of_an_offer_that_fails) {
 TEST(ipc_server, serves_nobody_who_does_not_know_a_token) {
   auto offer = offer_in(server().offer(4, handles({{11, 2_MiB}}), export_file).value());
   offer.token[0] ^= 1;
-  EXPECT_FALSE(fetch_descriptors(offer));
+  EXPECT_FALSE(fetch_all(offer));
   server().withdraw(4);
 }
 
@@ -312,14 +336,152 @@ TEST(ipc_server, does_not_let_silent_clients_keep_others_waiting) {
   for (int i = 0; i < 100; ++i)
     silent.push_back(weir::share_channel::connect(offer.socket, std::chrono::seconds{1}).value());
   // Served one after the other, each would be waited for for 5 s.
-  const auto fetched = fetch_descriptors(offer);
+  const auto fetched = fetch_all(offer);
   ASSERT_TRUE(fetched) << fetched.error().message();
   EXPECT_EQ(1U, fetched->size());
   EXPECT_TRUE(server().withdraw(77));
 }
 
 TEST(ipc_server, that_has_ended_is_an_error) {
-  EXPECT_EQ(fetch_descriptors(example_offer({1})).code(), weir::errc::not_found);
+  EXPECT_EQ(fetch_all(example_offer({1})).code(), weir::errc::not_found);
+}
+
+/// Handles of two sizes, which a handle string does not name.
+std::vector<weir::vmm::physical> mixed_handles(std::uint64_t first, std::size_t count) {
+  std::vector<weir::vmm::physical> all;
+  for (std::size_t i = 0; i < count; ++i) all.push_back({first + i, i % 2 == 0 ? 2_MiB : 4_MiB});
+  return all;
+}
+
+TEST(ipc_server, opens_descriptors_only_while_a_client_fetches) {
+  const auto handle = server().offer(8, mixed_handles(5000, 700), export_file).value();
+  const std::size_t before = open_descriptors();
+  std::size_t most = 0;
+  std::size_t fetched = 0;
+  const auto outcome = fetch_descriptors(
+      offer_in(handle), [&](std::span<const weir::descriptor> some) -> weir::result<void> {
+        fetched += some.size();
+        most = std::max(most, open_descriptors());
+        return {};
+      });
+  EXPECT_TRUE(outcome) << outcome.error().message();
+  EXPECT_EQ(fetched, 700U);
+  // The server's batch, this one, a connection, and the folder that is being read.
+  EXPECT_LE(most, before + 2 * 128 + 16);
+  EXPECT_TRUE(server().withdraw(8));
+}
+
+TEST(ipc_server, shares_more_handles_than_a_process_may_have_descriptors) {
+  constexpr std::size_t count = 3000;
+  const auto handle = server().offer(8, mixed_handles(5000, count), export_file).value();
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few{.rlim_cur = open_descriptors() + 600, .rlim_max = limit.rlim_max};
+  std::size_t fetched = 0;
+  // fetch_descriptors() raises the limit itself: it is lowered once it has begun.
+  const auto outcome = fetch_descriptors(
+      offer_in(handle), [&](std::span<const weir::descriptor> some) -> weir::result<void> {
+        EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+        fetched += some.size();
+        return {};
+      });
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_TRUE(outcome) << outcome.error().message();
+  EXPECT_EQ(fetched, count);
+  EXPECT_TRUE(server().withdraw(8));
+}
+
+TEST(ipc_server, raises_the_limit_of_descriptors_to_the_hard_one) {
+  const auto handle = server().offer(8, mixed_handles(5000, 2), export_file).value();
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(limit.rlim_cur, limit.rlim_max) << "the server did";
+  const rlimit lower{.rlim_cur = 512, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lower), 0);
+  EXPECT_EQ(fetch_all(offer_in(handle)).value().size(), 2U);
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(limit.rlim_cur, limit.rlim_max) << "who opens memory does, too";
+  EXPECT_TRUE(server().withdraw(8));
+}
+
+TEST(ipc_server, names_descriptors_for_a_quarter_of_those_that_it_may_have) {
+  static_cast<void>(server());
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit lower{.rlim_cur = 512, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lower), 0);
+  std::vector<weir::vmm::physical> many;
+  for (std::uint64_t i = 0; i < 129; ++i) many.push_back({7000 + i, 2_MiB});
+  const auto beyond = ipc_handle::parse(server().offer(8, many, export_file).value()).value();
+  many.pop_back();
+  const auto within = ipc_handle::parse(server().offer(9, many, export_file).value()).value();
+  EXPECT_FALSE(beyond.descriptors);
+  EXPECT_FALSE(beyond.offer->opens_without_weir);
+  ASSERT_TRUE(within.descriptors);
+  EXPECT_EQ(within.descriptors->numbers.size(), 128U);
+  EXPECT_EQ(fetch_all(*beyond.offer).value().size(), 129U);
+  EXPECT_EQ(fetch_all(*within.offer).value().size(), 128U);
+  EXPECT_TRUE(server().withdraw(8));
+  EXPECT_TRUE(server().withdraw(9));
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+TEST(ipc_server, says_where_descriptors_are_short) {
+  static_cast<void>(server());
+  const auto as_drivers_do = [](const weir::vmm::physical&) -> weir::result<weir::descriptor> {
+    return weir::errc::out_of_memory;
+  };
+  const auto one = mixed_handles(5000, 1);
+  EXPECT_EQ(server().offer(8, one, as_drivers_do).code(), weir::errc::out_of_memory)
+      << "there are descriptors left";
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few{.rlim_cur = 96, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<weir::descriptor> all;
+  for (int next = 0; next >= 0;) {
+    next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (next >= 0) all.emplace_back(next);
+  }
+  const auto refused = server().offer(8, one, as_drivers_do);
+  all.clear();
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(refused.code(), weir::errc::system);
+  EXPECT_THAT(refused.error().detail,
+              testing::AllOf(testing::HasSubstr("descriptors"), testing::HasSubstr("96")));
+}
+
+TEST(ipc_server, does_not_export_what_was_withdrawn_meanwhile) {
+  // The driver may call other memory the same by then.
+  const auto handle = server().offer(8, mixed_handles(5000, 300), export_file).value();
+  std::size_t fetched = 0;
+  int after = 0;
+  const auto outcome = fetch_descriptors(
+      offer_in(handle), [&](std::span<const weir::descriptor> some) -> weir::result<void> {
+        if (fetched == 0) {
+          EXPECT_TRUE(server().withdraw(8));
+          after = exports;
+        }
+        fetched += some.size();
+        return {};
+      });
+  EXPECT_EQ(exports, after);
+  if (!outcome) {
+    EXPECT_EQ(outcome.code(), weir::errc::not_permitted);
+  }
+}
+
+TEST(ipc_server, tells_clients_that_it_cannot_export) {
+  int left = 1;  // for the offer
+  const auto fails = [&](const weir::vmm::physical& memory) -> weir::result<weir::descriptor> {
+    if (left-- <= 0) return weir::errc::out_of_memory;
+    return export_file(memory);
+  };
+  const auto handle = server().offer(8, mixed_handles(5000, 2), fails).value();
+  const auto fetched = fetch_all(offer_in(handle));
+  EXPECT_EQ(fetched.code(), weir::errc::system);
+  EXPECT_THAT(fetched.error().detail, testing::HasSubstr("descriptors"));
+  EXPECT_TRUE(server().withdraw(8));
 }
 
 TEST(process_descriptors, are_copied_from_a_process_that_may_be_traced) {
@@ -353,10 +515,10 @@ class imported_block_test : public testing::Test {
   [[nodiscard]] std::string share(void* block) {
     const auto under = memory.handles_under(block).value();
     offset = under.offset.count();
-    const weir::context_scope bound{gpu};
     return server()
         .offer(5, under.handles,
-               [&](const weir::vmm::physical& each) {
+               [gpu = gpu](const weir::vmm::physical& each) {
+                 const weir::context_scope bound{gpu};
                  return weir::vmm::export_descriptor(bound, each);
                })
         .value();
@@ -558,13 +720,44 @@ TEST_F(unmap_queue_test, keeps_blocks_during_a_capture) {
   ASSERT_EQ(
       cu.stream_begin_capture(captured.handle(), weir::driver::CU_STREAM_CAPTURE_MODE_RELAXED),
       weir::driver::CUDA_SUCCESS);
-  unmaps.drain(false);  // nobody said so: the driver does
-  EXPECT_EQ(unmapped(), 0U);
+  unmaps.drain(false);  // nobody said so: the wait leaves the capture valid
+  EXPECT_EQ(unmapped(), 1U);
   weir::driver::CUgraph graph = nullptr;
-  static_cast<void>(cu.stream_end_capture(captured.handle(), &graph));  // spoilt by the wait
-  unmaps.add(import_block());
+  EXPECT_EQ(cu.stream_end_capture(captured.handle(), &graph), weir::driver::CUDA_SUCCESS);
+  EXPECT_EQ(cu.graph_destroy(graph), weir::driver::CUDA_SUCCESS);
+}
+
+TEST_F(unmap_queue_test, keeps_blocks_that_cannot_be_waited_for) {
+  auto block = import_block();
+  read_later(*block);
+  unmaps.add(std::move(block));
+  for (const weir::driver::call refused :
+       {weir::driver::call::mem_free, weir::driver::call::thread_exchange_stream_capture_mode}) {
+    machine->fail(refused, 1, weir::driver::CUDA_ERROR_UNKNOWN);
+    unmaps.drain(false);
+    machine->clear_faults();
+    EXPECT_EQ(unmapped(), 0U) << weir::driver::info(refused).symbol;
+  }
   unmaps.drain(false);
-  EXPECT_EQ(unmapped(), 2U);
+  EXPECT_EQ(unmapped(), 1U);
+}
+
+TEST_F(unmap_queue_test, waits_behind_pinned_memory_where_the_device_is_full) {
+  auto block = import_block();
+  read_later(*block);
+  unmaps.add(std::move(block));
+  machine->fail(weir::driver::call::mem_alloc, 1, weir::driver::CUDA_ERROR_OUT_OF_MEMORY);
+  unmaps.drain(false);
+  EXPECT_EQ(unmapped(), 1U);
+  machine->clear_faults();
+}
+
+TEST_F(unmap_queue_test, unmaps_when_the_device_does_no_more_work) {
+  auto block = import_block();
+  unmaps.add(std::move(block));
+  machine->lose_device(weir::device_id{0});
+  unmaps.drain(false);
+  EXPECT_GE(machine->calls(weir::driver::call::mem_unmap), 1U);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
@@ -593,6 +594,17 @@ class InPython(Case):
         ran = self.python("import sys\nsys.path = [each for each in sys.path if not each.endswith('-packages')]\n"
                           "try:\n  import torch\nexcept ValueError as reason: print(reason)")
         self.assertEqual((ran.stdout, ran.stderr), ("broken\n", ""))
+
+    def test_a_loader_that_other_modules_have(self):
+        archive = self.folder / "modules.zip"
+        with zipfile.ZipFile(archive, "w") as modules:
+            modules.writestr("cupy/__init__.py",
+                             "import cupy.part\nprint(type(__loader__).__name__, type(__spec__.loader).__name__)\n")
+            modules.writestr("cupy/part.py", "print('part')\n")
+            modules.writestr("later.py", "print('later')\n")
+        ran = self.python(f"import sys; sys.path.insert(0, {str(archive)!r}); import cupy, later")
+        self.assertEqual((ran.stdout, ran.stderr),
+                         ("part\nzipimporter zipimporter\nweir in cupy\nlater\n", ""))
 
     def test_a_sitecustomize_of_the_installations_own(self):
         (self.modules / "sitecustomize.py").write_text("print('mine'); value = 3\n")

@@ -38,6 +38,7 @@ DEVICE = {
         "fabric_handles": True, "multicast": False, "host_memory_pools": True, "host_numa_memory_pools": True,
         "host_numa_virtual_memory": True, "pageable_memory_access": False, "integrated": False},
     "features": [{"name": key, "works": "yes", "why": why} for key, why in FEATURES.items()],
+    "network_cards": {"works": "yes", "why": "mapped memory can be registered (GPUDirect RDMA)"},
 }
 
 
@@ -324,6 +325,16 @@ class Doctor(unittest.TestCase):
                  "handles travel to other processes, memory pools do not")):
             report = self.examine(arguments.driver, 1, FAKE_ATTRIBUTE=str(attribute))
             self.assertEqual(self.limits(report), {feature: (works, why)})
+
+    def test_network_cards_are_tried_and_no_limit(self):
+        report = self.examine(arguments.driver, 0, FAKE_ATTRIBUTE="110")
+        self.assertEqual(report["devices"][0]["network_cards"],
+                         {"works": "no", "why": "the device has no RDMA with virtual memory"})
+        text = weir("doctor", "--driver", arguments.driver, FAKE_ATTRIBUTE="110").stdout
+        self.assertIn("\n  network cards        no: the device has no RDMA with virtual memory\n", text)
+        report = self.examine(arguments.driver, 1, FAKE_PLAIN="1")
+        self.assertEqual(report["devices"][0]["network_cards"],
+                         {"works": "no", "why": "the device has no virtual memory"})
 
     def test_a_feature_counts_only_if_it_worked(self):
         for feature, calls in {

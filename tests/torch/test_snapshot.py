@@ -211,6 +211,14 @@ class History(AllocatorTest):
         actions = [entry["action"] for entry in self.trace() if entry.get("addr") == address]
         self.assertIn("free_completed", actions)
 
+    def test_a_record_on_the_own_stream_delays_no_free(self):
+        x = block(20 * MIB)
+        address = x.data_ptr()
+        x.record_stream(torch.cuda.current_stream())
+        del x
+        actions = [entry["action"] for entry in self.trace() if entry.get("addr") == address]
+        self.assertEqual(actions[-2:], ["free_requested", "free_completed"])
+
     def test_only_the_last_entries_are_kept(self):
         torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python",
                                                  max_entries=50, clear_history=True)

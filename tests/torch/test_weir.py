@@ -85,6 +85,16 @@ class OtherWaysIn(AllocatorTest):
             assert float((x + 1).sum()) == 20
             """, allocator="native"))
 
+    def test_it_is_not_enabled_once_another_allocator_took_its_place(self):
+        """torch allows that until CUDA is initialised."""
+        self.assert_ran(support.run_program("""
+            import torch, weir.torch
+            weir.torch.enable()
+            assert weir.torch.is_enabled()
+            weir.torch.pluggable()
+            assert not weir.torch.is_enabled()
+            """, allocator="native"))
+
     def test_after_cuda_is_initialised_but_before_any_tensor(self):
         self.assert_ran(support.run_program("""
             import torch, weir.torch

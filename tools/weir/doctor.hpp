@@ -38,6 +38,8 @@ struct device_report {
   result<memory_info> memory;
   std::vector<int> peers;  ///< the other devices whose memory it reaches
   std::vector<feature> features;
+  /// Whether network cards can reach mapped memory. The verdict does not depend on it.
+  feature network_cards;
 };
 
 /// What the host has for the contents of suspended memory. 0: not known.
@@ -66,6 +68,9 @@ struct machine_report {
 
 /// Tries out what weir needs of `gpu`. Takes a context and a few megabytes for a moment.
 [[nodiscard]] std::vector<feature> examine_features(device gpu);
+
+/// Maps one handle that network cards can reach.
+[[nodiscard]] feature examine_network_cards(device gpu);
 
 /// Asks the system, now.
 [[nodiscard]] host_report examine_host();

@@ -25,7 +25,7 @@ verdict verdict_without_machine(const error& problem, const std::string& driver)
 }
 
 result<device_report> examine_device(const runtime& machine, device gpu) {
-  device_report report{gpu, gpu.memory_info(), {}, {}};
+  device_report report{gpu, gpu.memory_info(), {}, {}, {}};
   for (int other = 0; other < machine.device_count(); ++other) {
     if (other == gpu.id().number()) continue;
     WEIR_TRY_VALUE(peer, machine.device(device_id{other}));
@@ -33,6 +33,7 @@ result<device_report> examine_device(const runtime& machine, device gpu) {
     if (reaches) report.peers.push_back(other);
   }
   report.features = examine_features(gpu);
+  report.network_cards = examine_network_cards(gpu);
   return report;
 }
 

@@ -25,10 +25,10 @@ constexpr std::size_t little = 4096;
 
 // --- The trials ----------------------------------------------------------------------------------
 
-result<void> try_virtual_memory(device gpu) {
+result<void> try_virtual_memory(device gpu, physical_properties properties = {}) {
   const bytes unit = gpu.capabilities().granularity;
   WEIR_TRY_VALUE(addresses, address_range::reserve(gpu, unit));
-  WEIR_TRY_VALUE(memory, physical_handle::create(gpu, unit));
+  WEIR_TRY_VALUE(memory, physical_handle::create(gpu, unit, properties));
   WEIR_TRY_VALUE(mapped, mapping::create(addresses, bytes{}, memory));
   WEIR_TRY(mapped.set_access(gpu));
   WEIR_TRY(mapped.close());
@@ -249,6 +249,17 @@ feature stream_identity(device gpu) {
 }
 
 }  // namespace
+
+feature examine_network_cards(device gpu) {
+  constexpr std::string_view key = "network_cards";
+  constexpr std::string_view title = "network cards";
+  const device_capabilities& can = gpu.capabilities();
+  if (!can.virtual_memory) return lacking(key, title, "the device has no virtual memory");
+  if (!can.rdma_with_virtual_memory)
+    return lacking(key, title, "the device has no RDMA with virtual memory");
+  return tried(key, title, try_virtual_memory(gpu, {.rdma = true}),
+               "mapped memory can be registered (GPUDirect RDMA)");
+}
 
 std::vector<feature> examine_features(device gpu) {
   return {caching_allocator(gpu), stream_pools(gpu),          unified_memory(gpu),

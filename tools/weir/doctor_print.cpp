@@ -220,6 +220,9 @@ void print_device(page& out, const device_report& gpu_report, int devices) {
         "  reaches devices", property,
         gpu_report.peers.empty() ? "none" : fmt::format("{}", fmt::join(gpu_report.peers, ", ")));
   }
+  const feature& cards = gpu_report.network_cards;
+  out.line(fmt::format("  {}", cards.title), property,
+           fmt::format("{}: {}", name(cards.works), cards.reason));
   out.line("  has", property, list_extras(can, true));
   out.line("  has not", property, list_extras(can, false));
   out.blank();
@@ -284,6 +287,8 @@ json device_json(const device_report& report) {
     out["features"].push_back(
         {{"name", each.key}, {"works", name(each.works)}, {"why", each.reason}});
   }
+  out["network_cards"] = {{"works", name(report.network_cards.works)},
+                          {"why", report.network_cards.reason}};
   return out;
 }
 

@@ -46,6 +46,9 @@ struct allocator_options {
   bytes debug_quarantine{std::uint64_t{64} << 30};
   /// Blocks can be shared with other processes.
   bool exportable = false;
+  /// Whether network cards can reach what is mapped (GPUDirect RDMA). Plain memory, which the
+  /// policy classic uses, can be reached by them anyway.
+  rdma_use rdma = rdma_use::automatic;
 
   /// Where to record what happens to the memory: a file, or "off".
   std::string record = "off";

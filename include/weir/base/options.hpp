@@ -46,12 +46,20 @@ enum class debug_checks {
   guard_pages,  ///< each block has memory of its own, with unmapped addresses on both sides
 };
 
+/// Whether mapped memory is made so that network cards can reach it: "auto", "on" or "off" in text.
+enum class rdma_use {
+  automatic,  ///< where the device says so and the driver maps such memory
+  on,         ///< always: an allocator is not created where the device cannot
+  off,
+};
+
 /// As set() reads them.
 [[nodiscard]] WEIR_API std::string to_string(runtime_choice choice);
 [[nodiscard]] WEIR_API std::string to_string(sim_progress progress);
 [[nodiscard]] WEIR_API std::string to_string(placement_policy policy);
 [[nodiscard]] WEIR_API std::string to_string(crossing_rule rule);
 [[nodiscard]] WEIR_API std::string to_string(debug_checks checks);
+[[nodiscard]] WEIR_API std::string to_string(rdma_use use);
 
 /// The options with their initial values. docs/options.md lists each with its meaning. A plain
 /// value: nothing in weir reads options, or the environment, behind its user's back, but for

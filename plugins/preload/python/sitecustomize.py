@@ -32,6 +32,29 @@ def _enable(framework):
         _say(f"{framework} keeps its own allocator: {reason}")
 
 
+class _Loader:
+    """In front of a framework's own loader, which other modules may have as well and stays as it is. Gone before the
+    framework's code runs: that sees its own loader, resources and all."""
+
+    def __init__(self, loader, name):
+        self._loader = loader
+        self._name = name
+
+    def __getattr__(self, attribute):
+        return getattr(self._loader, attribute)
+
+    def create_module(self, spec):
+        create = getattr(self._loader, "create_module", None)
+        return create(spec) if create else None
+
+    def exec_module(self, module):
+        module.__spec__.loader = self._loader
+        if getattr(module, "__loader__", None) is self:
+            module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _enable(self._name)
+
+
 class _Finder:
     """Finds what the other finders find, and has weir enabled once it is imported. Each framework once."""
 
@@ -53,16 +76,8 @@ class _Finder:
 
     @staticmethod
     def _enable_after(name, spec):
-        execute = getattr(spec.loader, "exec_module", None)
-        if execute is None:
-            return
-
-        def exec_module(module):
-            execute(module)
-            _enable(name)
-
-        # On this loader alone: it stays what it is, resources and all.
-        spec.loader.exec_module = exec_module
+        if hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, name)
 
 
 def _hide_from_children():
