@@ -68,6 +68,7 @@ result<torch_segments::segment_map::iterator> torch_segments::enter(std::uint64_
     return no_host_memory();
   }
   segment& home = entered->second;
+  link_newest(*entered);
   home.rank = last_rank_--;
   home.first = shared_.blocks.make();
   block& first = shared_.blocks[home.first];
@@ -92,7 +93,19 @@ torch_segments::segment_map::iterator torch_segments::forget(
     blocks.recycle(at);
     at = next;
   }
+  unlink(position->second);
   return segments_.erase(position);
+}
+
+void torch_segments::link_newest(segment_entry& entry) noexcept {
+  entry.second.older = newest_;
+  (newest_ == nullptr ? oldest_ : newest_->second.newer) = &entry;
+  newest_ = &entry;
+}
+
+void torch_segments::unlink(const segment& home) noexcept {
+  (home.older == nullptr ? oldest_ : home.older->second.newer) = home.newer;
+  (home.newer == nullptr ? newest_ : home.newer->second.older) = home.older;
 }
 
 result<block_index> torch_segments::grow_fixed(const request& wanted, std::uint64_t units,
@@ -227,13 +240,12 @@ result<bytes> torch_segments::release_fixed(bytes most, const context_scope& bou
   const thread_capture_mode_guard relaxed{shared_.device};
   std::uint64_t released = 0;
   result<void> source_trouble;
-  for (auto at = segments_.begin(); at != segments_.end() && released < most.count();) {
+  const segment_entry* next = nullptr;
+  for (const segment_entry* at = newest_; at != nullptr && released < most.count(); at = next) {
     const auto& [base, home] = *at;
+    next = home.older;
     const std::uint64_t size = home.size;
-    if (!releasable(home)) {
-      ++at;
-      continue;
-    }
+    if (!releasable(home)) continue;
     // Before it goes: who registered the memory elsewhere must deregister it while it is there.
     emit(memory_event_kind::release, home.stream, base, size);
     if (auto freed = give_back(base, home, bound); !freed) {
@@ -241,12 +253,11 @@ result<bytes> torch_segments::release_fixed(bytes most, const context_scope& bou
       if (rules_.source == nullptr) return std::move(freed).error();
       // One that the source does not take must not keep the others here.
       if (source_trouble) source_trouble = std::move(freed);
-      ++at;
       continue;
     }
     remove_reserved(size);
     ++shared_.handles_released;
-    at = forget(at);
+    forget(segments_.find(base));
     released += size;
   }
   if (released == 0) WEIR_TRY(source_trouble);
