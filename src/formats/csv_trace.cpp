@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "formats/builder.hpp"
 #include "formats/lines.hpp"
@@ -115,8 +116,12 @@ class csv_reader {
 }  // namespace
 
 bool is_csv_trace(std::string_view text) noexcept {
-  const std::string_view line = text.substr(0, text.find('\n'));
-  if (line.starts_with('#')) return line.find(columns) != line.npos;
+  std::string_view line = text.substr(0, text.find('\n'));
+  while (line.starts_with('#')) {
+    if (line.find(columns) != line.npos) return true;
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    line = text.substr(0, text.find('\n'));
+  }
   if (line.starts_with(columns)) return true;
   return line.size() > 2 &&
          (line[0] == 'a' || line[0] == 'r' || line[0] == 'f' || line[0] == 's') &&
@@ -126,8 +131,13 @@ bool is_csv_trace(std::string_view text) noexcept {
 result<recording> read_csv_trace(std::string_view text, std::string_view name,
                                  const input_limits& limits) {
   csv_reader reader;
+  // An empty line at the end is no event.
+  const auto last = text.find_last_not_of("\r\n");
+  text = text.substr(0, last == text.npos ? 0 : last + 1);
+  bool is_first = true;  // of the lines that are no remarks
   WEIR_TRY(for_each_line(text, [&](std::string_view line, std::size_t count) -> result<void> {
-    if (line.starts_with('#') || (count == 1 && line == columns)) return {};
+    if (line.starts_with('#')) return {};
+    if (std::exchange(is_first, false) && line == columns) return {};
     if (reader.size() >= limits.events) {
       return error{.code = errc::limit_exceeded,
                    .detail = std::string{name} + ": more events than a reader takes"};

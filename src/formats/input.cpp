@@ -1,6 +1,9 @@
 // Reading files whole, and inflating gzip and zstd.
 #include "formats/input.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -97,17 +100,17 @@ result<std::string> unzstd(std::string_view compressed, const input_limits& limi
 
 }  // namespace
 
-result<std::string> read_file(const std::string& path, const input_limits& limits) {
-  const auto fail = [&] {
-    const int reason = errno;
-    return error{.code = reason == ENOENT ? errc::not_found : errc::system,
-                 .detail = path + ": " + std::strerror(reason)};
-  };
-  const bool is_standard = path == "-";
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{
-      is_standard ? stdin : std::fopen(path.c_str(), "rb"),
-      is_standard ? [](std::FILE*) { return 0; } : std::fclose};
-  if (!file) return fail();
+namespace {
+
+/// Of errno.
+error not_read(const std::string& path) {
+  const int reason = errno;
+  return {.code = reason == ENOENT ? errc::not_found : errc::system,
+          .detail = path + ": " + std::strerror(reason)};
+}
+
+result<std::string> read_stream(std::FILE* file, const std::string& path,
+                                const input_limits& limits) {
   std::string text;
   std::size_t used = 0;
   for (;;) {
@@ -116,13 +119,40 @@ result<std::string> read_file(const std::string& path, const input_limits& limit
       large.detail = path + ": " + large.detail;
       return large;
     }
-    const std::size_t count = std::fread(text.data() + used, 1, text.size() - used, file.get());
+    const std::size_t count = std::fread(text.data() + used, 1, text.size() - used, file);
     used += count;
     if (count == 0) break;
   }
-  if (std::ferror(file.get()) != 0) return fail();
+  if (std::ferror(file) != 0) return not_read(path);
   text.resize(used);
   return text;
+}
+
+using open_file = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+}  // namespace
+
+result<std::string> read_file(const std::string& path, const input_limits& limits) {
+  if (path == "-") return read_stream(stdin, path, limits);
+  const open_file file{std::fopen(path.c_str(), "rb"), std::fclose};
+  if (!file) return not_read(path);
+  return read_stream(file.get(), path, limits);
+}
+
+result<std::string> read_regular_file(const std::string& path, const input_limits& limits) {
+  // Opening a pipe would wait for its writer, and a device may do anything when it is read.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return not_read(path);
+  struct stat about {};
+  const bool is_known = ::fstat(descriptor, &about) == 0;
+  const open_file file{is_known && S_ISREG(about.st_mode) ? ::fdopen(descriptor, "rb") : nullptr,
+                       std::fclose};
+  if (file) return read_stream(file.get(), path, limits);
+  error reason = is_known && !S_ISREG(about.st_mode)
+                     ? error{.code = errc::system, .detail = path + ": not a regular file"}
+                     : not_read(path);
+  ::close(descriptor);
+  return reason;
 }
 
 result<std::string> decompress(std::string bytes, const input_limits& limits) {

@@ -21,6 +21,10 @@ struct input_limits {
 [[nodiscard]] result<std::string> read_file(const std::string& path,
                                             const input_limits& limits = {});
 
+/// The same of a regular file only: a pipe or a device is system, and is not waited for.
+[[nodiscard]] result<std::string> read_regular_file(const std::string& path,
+                                                    const input_limits& limits = {});
+
 /// The content of gzip or zstd data, also of several pieces one after the other; anything else
 /// comes back as it is. system: damaged or cut; limit_exceeded: more than limits.bytes.
 [[nodiscard]] result<std::string> decompress(std::string bytes, const input_limits& limits = {});

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
+
+#include "formats/segment_ranges.hpp"
 
 namespace weir { inline namespace v0 { namespace formats {
 namespace {
@@ -29,7 +32,58 @@ bool has_events(const recording& recording, trace_kind kind) {
 memory_map::memory_map(const recording& recording)
     : has_addresses_{recording.real_addresses},
       frees_{recording},
-      has_reserved_{has_events(recording, trace_kind::reserve)} {}
+      has_reserved_{has_events(recording, trace_kind::reserve)} {
+  if (has_reserved_ && has_addresses_ && has_events(recording, trace_kind::suspended))
+    find_suspended_blocks(recording);
+}
+
+/// Allocations without reserved memory under them whose pool is suspended before anything else
+/// happens to the block.
+void memory_map::find_suspended_blocks(const recording& recording) {
+  std::unordered_map<std::uint16_t, std::unordered_map<std::uint64_t, std::size_t>> unbacked;
+  std::unordered_map<std::uint64_t, std::uint16_t> pools;  // by address of an unbacked block
+  const auto forget = [&](std::uint64_t address) {
+    const auto known = pools.find(address);
+    if (known == pools.end()) return;
+    unbacked[known->second].erase(address);
+    pools.erase(known);
+  };
+  segment_ranges<char> reserved;
+  for (std::size_t i = 0; i < recording.events.size(); ++i) {
+    const trace_event& event = recording.events[i];
+    switch (event.kind) {
+      case trace_kind::reserve:
+        reserved.add(event.address, event.size, {});
+        break;
+      case trace_kind::release:
+        reserved.remove(event.address, event.size);
+        break;
+      case trace_kind::move:
+        reserved.remove(event.extra, event.size);
+        reserved.add(event.address, event.size, {});
+        break;
+      case trace_kind::allocate:
+        forget(event.address);
+        if (reserved.find(event.address) != nullptr) break;
+        unbacked[event.pool].emplace(event.address, i);
+        pools.emplace(event.address, event.pool);
+        break;
+      case trace_kind::deallocate:
+        forget(event.address);
+        break;
+      case trace_kind::suspended: {
+        const auto blocks = std::exchange(unbacked[event.pool], {});
+        for (const auto& [address, index] : blocks) {
+          without_memory_.insert(index);
+          pools.erase(address);
+        }
+        break;
+      }
+      default:
+        break;
+    }
+  }
+}
 
 trace_event memory_map::apply(const trace_event& event) {
   trace_event placed = event;
@@ -47,7 +101,7 @@ trace_event memory_map::apply(const trace_event& event) {
                                  .rounded = rounded(event),
                                  .stream = event.stream,
                                  .stack = event.other};
-      reserve(placed.address, rounded(event));
+      if (!without_memory_.contains(applied_ - 1)) reserve(placed.address, rounded(event));
       break;
     case trace_kind::deallocate:
     case trace_kind::reusable:

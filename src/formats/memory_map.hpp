@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "formats/two_step_frees.hpp"
@@ -20,7 +21,9 @@ namespace weir { inline namespace v0 { namespace formats {
 /// A block always lies in reserved memory. Where the recording has reservations but not the one
 /// under a block, which came before it began, that memory appears with the first block that lies
 /// there. Where it has none, memory comes and goes with each block. A block that a later one
-/// overlaps has ended: its free was not recorded.
+/// overlaps has ended: its free was not recorded. A block that was suspended before the recording
+/// began has no memory until it is resumed: the recording begins with the block, and says of its
+/// pool that it is suspended, without a reservation of it and without a release.
 class memory_map {
  public:
   struct block {
@@ -56,6 +59,7 @@ class memory_map {
   [[nodiscard]] bool is_pending_free() const noexcept { return frees_.contains(applied_ - 1); }
 
  private:
+  void find_suspended_blocks(const recording& recording);
   void end(std::uint64_t address);
   void end_overlapped(std::uint64_t address, std::uint64_t size);
   void reserve(std::uint64_t address, std::uint64_t size);
@@ -65,6 +69,7 @@ class memory_map {
   two_step_frees frees_;
   std::size_t applied_ = 0;  // events
   bool has_reserved_ = false;
+  std::unordered_set<std::size_t> without_memory_;       // allocations, by event
   std::uint64_t next_address_ = std::uint64_t{1} << 40;  // made-up ones
   std::unordered_map<std::uint64_t, std::uint64_t> addresses_;
   std::map<std::uint64_t, block> blocks_;

@@ -34,6 +34,7 @@ error with_name(std::string_view name, error problem) {
 result<recording> read_decompressed(std::string_view bytes, std::string_view name,
                                     const input_limits& limits, const device_choice& choice) {
   if (bytes.empty()) return error{.code = errc::invalid_argument, .detail = "the file is empty"};
+  if (choice.device && choice.is_ignored != nullptr) *choice.is_ignored = !is_pickle(bytes);
   if (is_trace(bytes))
     return read_trace_from(bytes, {.events = limits.events, .bytes = limits.bytes});
   if (is_csv_trace(bytes)) return read_csv_trace(bytes, name, limits);
@@ -43,10 +44,11 @@ result<recording> read_decompressed(std::string_view bytes, std::string_view nam
                .detail = "neither a .weirtrace, a CSV trace, a PyTorch snapshot nor an RMM log"};
 }
 
-/// A peaks.csv that cannot be read is as none: it is no part of the trace.
-void add_peaks(recording& recording, const std::string& path, const input_limits& limits) {
+/// A peaks.csv that cannot be read is as none: it is no part of the trace, and nobody asked for it.
+void add_peaks(recording& recording, const std::string& path) {
+  constexpr input_limits limits{.bytes = std::uint64_t{16} << 20};
   const auto beside = (std::filesystem::path{path}.parent_path() / "peaks.csv").string();
-  const auto text = read_file(beside, limits);
+  const auto text = read_regular_file(beside, limits);
   if (!text) return;
   if (auto peaks = read_csv_peaks(*text, beside, recording.program))
     recording.peaks = *std::move(peaks);
@@ -75,7 +77,7 @@ result<recording> read_recording(const std::string& path, const input_limits& li
   const bool is_standard = path == "-";
   WEIR_TRY_VALUE(
       read, read_content(std::move(bytes), is_standard ? "standard input" : path, limits, choice));
-  if (read.peaks.empty() && !is_standard) add_peaks(read, path, limits);
+  if (read.peaks.empty() && !is_standard) add_peaks(read, path);
   return std::move(read);
 }
 

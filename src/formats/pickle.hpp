@@ -88,7 +88,7 @@ class pickle_writer {
   void integer(std::int64_t value);
   void real(double value);
   void boolean(bool value);
-  /// At most 4 GiB; longer ones are cut.
+  /// At most 4 GiB; longer ones are cut. Bytes that are not UTF-8 become U+FFFD.
   void text(std::string_view value);
   /// A text that comes often, such as a key: written once, then referred to. It outlives the
   /// writer.

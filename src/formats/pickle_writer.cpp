@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "formats/pickle.hpp"
+#include "formats/utf8.hpp"
 
 namespace weir { inline namespace v0 { namespace formats {
 
@@ -42,6 +43,7 @@ void pickle_writer::real(double value) {
 void pickle_writer::boolean(bool value) { out_ += value ? '\x88' : '\x89'; }
 
 void pickle_writer::text(std::string_view value) {
+  if (!is_utf8(value)) return text(valid_utf8(value));
   if (value.size() <= 0xff) {
     out_ += '\x8c';
     out_ += static_cast<char>(value.size());

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -46,11 +47,16 @@ error no_snapshot(std::string reason) {
 /// Turns a pickle into a recording.
 ///
 /// A container may be part of many others, so a small pickle can name an endless walk. Everything
-/// real takes a byte at least: no walk has more steps than the file has bytes.
+/// real takes a byte at least: no walk has more steps than the file has bytes. A text may be part
+/// of many frames and remarks, each of which is a copy: there is a limit for all of them.
 class snapshot_reader {
  public:
   snapshot_reader(const pickle& tree, std::size_t size, const input_limits& limits) noexcept
-      : tree_{tree}, steps_{size}, comparisons_{most_comparisons * size}, limits_{limits} {}
+      : tree_{tree},
+        steps_{size},
+        comparisons_{most_comparisons * size},
+        texts_{most_copies * size + small_texts},
+        limits_{limits} {}
 
   result<recording> read(const device_choice& choice) {
     const pickle_value& root = tree_.root();
@@ -71,6 +77,7 @@ class snapshot_reader {
     WEIR_TRY(read_own_events(root));
     WEIR_TRY(build());
     if (comparisons_ == 0) return too_many();
+    if (texts_ == 0) return too_long();
     recording built = std::move(builder_).finish();
     if (built.events.size() > limits_.events) return too_large();
     built.device = "cuda:" + std::to_string(device_);
@@ -81,9 +88,24 @@ class snapshot_reader {
   /// A dict's members are compared one by one. Those of real dicts take three bytes and more each,
   /// and are asked for some ten times; a dict that the pickle names again and again is none.
   static constexpr std::uint64_t most_comparisons = 64;
+  /// The texts of frames and remarks, by the size of the file. Those of real snapshots are shorter
+  /// than the file: names are shared, but each frame takes its own bytes besides.
+  static constexpr std::uint64_t most_copies = 32;
+  static constexpr std::uint64_t small_texts = std::uint64_t{1} << 20;
 
   [[nodiscard]] bool step() noexcept { return comparisons_ != 0 && steps_ != 0 && steps_-- != 0; }
   static error too_many() { return no_snapshot("its parts refer to each other too often"); }
+  static error too_long() {
+    return {.code = errc::limit_exceeded,
+            .detail =
+                "the texts of the snapshot's frames and remarks are longer than a reader "
+                "takes, compared with the file"};
+  }
+  /// Whether a copy of that length may be made.
+  [[nodiscard]] bool may_copy(std::size_t length) noexcept {
+    texts_ = texts_ > length ? texts_ - length : 0;
+    return texts_ != 0;
+  }
   static error too_large() {
     return {.code = errc::limit_exceeded,
             .detail = "the snapshot has more events than a reader takes"};
@@ -265,6 +287,7 @@ class snapshot_reader {
 
   /// One that ends where it begins, as markers are exported, is one marker by its name.
   void add_annotation(std::uint64_t time, bool ends, std::string_view name) {
+    if (!may_copy(name.size())) return;
     const std::string begin = "begin of " + std::string{name};
     if (!ends) {
       annotations_.emplace_back(time, begin);
@@ -434,6 +457,7 @@ class snapshot_reader {
       builder_.add(next);
     } else if (recorded.action == "snapshot" || recorded.action == "annotate") {
       const std::string_view remark = text(*recorded.source, "user_metadata");
+      if (!may_copy(remark.size())) return too_long();
       add_marker(std::string{remark.empty() ? recorded.action : remark}, next.time);
     }
     return {};
@@ -473,7 +497,8 @@ class snapshot_reader {
     std::vector<std::uint32_t> frames;
     for (const pickle_value& each : tree_.elements(*list)) {
       if (!step()) return too_many();
-      frames.push_back(frame_of(each));
+      WEIR_TRY_VALUE(frame, frame_of(each));
+      frames.push_back(frame);
     }
     recording& draft = builder_.draft();
     const auto [stack, new_stack] =
@@ -483,20 +508,29 @@ class snapshot_reader {
     return stack->second + 1;
   }
 
-  std::uint32_t frame_of(const pickle_value& source) {
-    std::string line{text(source, "name")};
-    if (const auto file = text(source, "filename"); !file.empty())
-      line.append(" at ").append(file).append(":").append(std::to_string(natural(source, "line")));
+  result<std::uint32_t> frame_of(const pickle_value& source) {
+    const std::string_view function = text(source, "name");
+    const std::string_view file = text(source, "filename");
+    const std::uint64_t number = natural(source, "line");
+    // Texts that are shared are told apart by their places, which costs nothing for long ones.
+    const auto [placed, is_new_place] = frame_places_.try_emplace(
+        {function.data(), function.size(), file.data(), file.size(), file.empty() ? 0 : number});
+    if (!is_new_place) return placed->second;
+    if (!may_copy(function.size() + file.size())) return too_long();
+    std::string line{function};
+    if (!file.empty()) line.append(" at ").append(file).append(":").append(std::to_string(number));
     recording& draft = builder_.draft();
     const auto [known, inserted] =
         frames_.try_emplace(line, static_cast<std::uint32_t>(draft.frames.size()));
     if (inserted) draft.frames.push_back(std::move(line));
+    placed->second = known->second;
     return known->second;
   }
 
   const pickle& tree_;
   std::size_t steps_;
   mutable std::uint64_t comparisons_;
+  std::uint64_t texts_;  // bytes that may still be copied
   input_limits limits_;
   std::uint64_t device_ = 0;
   std::uint64_t start_ = 0;
@@ -515,6 +549,8 @@ class snapshot_reader {
   std::unordered_map<std::uint64_t, std::uint32_t> by_container_;
   std::map<std::vector<std::uint32_t>, std::uint32_t> stacks_;
   std::unordered_map<std::string, std::uint32_t> frames_;
+  using frame_place = std::tuple<const char*, std::size_t, const char*, std::size_t, std::uint64_t>;
+  std::map<frame_place, std::uint32_t> frame_places_;
 };
 
 }  // namespace

@@ -18,6 +18,8 @@ struct device_choice {
   std::optional<std::uint64_t> device{};
   /// Where not null: gets a sentence that lists the devices, if there are several.
   std::string* remark = nullptr;
+  /// Where not null: set to true if a device was chosen and the file is not a snapshot.
+  bool* is_ignored = nullptr;
 };
 
 /// Reads one device of a snapshot.

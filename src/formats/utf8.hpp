@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace weir { inline namespace v0 { namespace formats {
@@ -22,6 +23,32 @@ namespace weir { inline namespace v0 { namespace formats {
   if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) >= 0xa0)) return 0;
   if ((first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) >= 0x90)) return 0;
   return length;
+}
+
+/// The text as valid UTF-8: each byte that is not becomes U+FFFD. Names come from programs and may
+/// be anything, and readers refuse a whole file for one such byte.
+[[nodiscard]] inline std::string valid_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    if (length == 0) {
+      out += "\xef\xbf\xbd";
+    } else {
+      out += text.substr(0, length);
+    }
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return out;
+}
+
+[[nodiscard]] constexpr bool is_utf8(std::string_view text) noexcept {
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
 }
 
 }}}  // namespace weir::v0::formats

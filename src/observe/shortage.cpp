@@ -30,9 +30,11 @@ std::uint64_t device_room(const shortage& about) {
   return about.device_free.value_or(less(about.device_total, std::max(about.reserved, about.live)));
 }
 
-/// "Free 2 MiB more." if there is as much to free.
+/// "Free 2 MiB more." if there is as much to free. What others hold adds to it, and is not known
+/// without the driver's figure.
 std::string free_more(const shortage& about, std::uint64_t missing) {
-  return about.live >= missing ? "Free " + text(missing) + " more." : "Ask for less.";
+  if (about.live < missing) return "Ask for less.";
+  return (about.device_free ? "Free " : "Free at least ") + text(missing) + " more.";
 }
 
 std::string tag_limit_text(const shortage& about) {
@@ -95,9 +97,15 @@ std::string neighbours_text(const shortage& about) {
 }
 
 std::string fragments_text(const shortage& about) {
-  std::string out = text(about.free) +
-                    " are reserved and in no block, but in pieces, the longest " +
-                    text(about.longest) + "; " + text(about.requested) + " are asked for in one.";
+  std::string out = text(about.free) + " are reserved and in no block, ";
+  if (about.longest < about.requested) {
+    out += "but in pieces, the longest " + text(about.longest) + "; " + text(about.requested) +
+           " are asked for in one.";
+  } else {
+    out += text(about.longest) +
+           " of it in one piece, but it is kept for other streams, or for work that has not "
+           "completed.";
+  }
   const std::uint64_t needed = sum(about.reserved, about.requested);
   if (needed > about.limit && (!about.device_free || *about.device_free >= about.requested))
     out += (about.limit_is_ceiling ? " Raise the budget share's ceiling of "

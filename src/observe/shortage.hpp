@@ -18,7 +18,7 @@ enum class obstacle : std::uint8_t {
   limit,      ///< the most that the allocator may reserve
   device,     ///< the allocator's own live memory fills the device
   elsewhere,  ///< what others hold on the device
-  fragments,  ///< enough is free, but not in one piece
+  fragments,  ///< enough is free, but not in one piece, or kept for other streams
   driver,     ///< the driver refused, though it has enough
   unknown,    ///< the figures do not tell
 };

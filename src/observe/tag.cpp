@@ -7,6 +7,7 @@
 #include <new>
 #include <string>
 
+#include "base/host_memory.hpp"
 #include "observe/current_tag.hpp"
 
 namespace weir { inline namespace v0 {
@@ -30,7 +31,7 @@ registry& tags() {
 
 }  // namespace
 
-result<tag> tag::named(std::string_view name) {
+result<tag> tag::named(std::string_view name) try {
   if (name.empty() || name.size() > 255) {
     return error{.code = errc::invalid_argument, .detail = "a tag's name has 1 to 255 bytes"};
   }
@@ -46,11 +47,15 @@ result<tag> tag::named(std::string_view name) {
   all.names[count] = name;
   all.count.store(static_cast<std::uint16_t>(count + 1), std::memory_order_release);
   return tag{count};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<tag> tag::numbered(std::uint16_t number) {
+result<tag> tag::numbered(std::uint16_t number) try {
   if (number >= tags().count.load(std::memory_order_acquire)) return errc::not_found;
   return tag{number};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 std::string_view tag::name() const noexcept {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "placement/backing_store.hpp"
 #include "placement/block_tree.hpp"
@@ -42,6 +43,9 @@ struct segment_rules {
 /// A segment's stream never changes: what is cached for one stream serves no other. A block that
 /// was freed on another stream than its segment's is that stream's, a guest, until the work of that
 /// stream is known to be done; then it goes home. (PyTorch knows no free on another stream.)
+///
+/// What is released goes from the newest segment to the oldest. No decision depends on where the
+/// driver placed a segment.
 ///
 /// Every byte with memory under it is in one block that was handed out or in one run; every other
 /// byte of an expandable segment is in a hole. The record at the lowest address of a run survives
@@ -87,6 +91,9 @@ class torch_segments final : public backing_store {
  private:
   enum class size_class : std::uint8_t { small, large };
 
+  struct segment;
+  using segment_entry = std::pair<const std::uint64_t, segment>;
+
   struct segment {
     std::uint64_t size = 0;  // bytes of addresses
     std::uint32_t rank = 0;  // counts down from segment to segment; in block.in.older of its runs
@@ -94,6 +101,8 @@ class torch_segments final : public backing_store {
     size_class holds{};
     block_index first = no_block;
     vmm::physical memory{};  // only of mapped ones
+    segment_entry* older = nullptr;
+    segment_entry* newer = nullptr;
   };
   using segment_map = std::map<std::uint64_t, segment>;  // by first address
   /// Two may have the same address: the driver can hand out memory again that it has just taken.
@@ -160,6 +169,11 @@ class torch_segments final : public backing_store {
   /// Takes the runs and holes of a segment out of the trees, or puts them there.
   void unlist_all(const segment& home) noexcept;
   void list_all(const segment& home) noexcept;
+  /// Enters it into, and takes it out of, the list of segments by age.
+  void link(segment_entry& entry) noexcept;
+  void unlink(const segment& home) noexcept;
+  /// The newest segment that is older than that rank; null if there is none.
+  [[nodiscard]] const segment_entry* newest_before(std::uint32_t rank) const noexcept;
   [[nodiscard]] result<block_index> grow_fixed(const request& wanted, std::uint64_t units,
                                                const context_scope& bound);
   /// Memory for a fixed segment: its address goes to `base`, a handle into the segment.
@@ -246,6 +260,8 @@ class torch_segments final : public backing_store {
   segment_map segments_;
   leaving_map leaving_;  // on their way to the driver
   bool ends_ = false;    // it is being destroyed, with or without the lock
+  segment_entry* oldest_ = nullptr;
+  segment_entry* newest_ = nullptr;
   std::uint32_t last_rank_ = std::numeric_limits<std::uint32_t>::max();
 };
 

@@ -19,6 +19,14 @@ std::string torch_segments::check() const {
     end = base + each.size;
   }
   if (auto wrong = check_leaving(sums); !wrong.empty()) return wrong;
+  std::size_t linked = 0;
+  for (const segment_entry* at = oldest_; at != nullptr; at = at->second.newer) {
+    const segment_entry* const newer = at->second.newer;
+    if (newer == nullptr ? at != newest_ : newer->second.rank >= at->second.rank)
+      return "the segments are not listed by age";
+    ++linked;
+  }
+  if (linked != segments_.size()) return "a segment is missing in the list by age";
   if (sums.with_memory != reserved_) return "reserved is not the sum of what has memory";
   if (sums.handed_out != handed_out_) return "handed_out is not the sum of the blocks";
   if (reserved_ > reserved_peak_) return "reserved is above its peak";

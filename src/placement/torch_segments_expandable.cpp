@@ -180,8 +180,10 @@ torch_segments::stretch torch_segments::whole_pages(const block& run, std::uint6
 result<bytes> torch_segments::release_pages(bytes most, const context_scope& bound) {
   block_store& blocks = shared_.blocks;
   std::uint64_t released = 0;
-  for (auto segment_at = segments_.begin(); segment_at != segments_.end();) {
-    const auto& [base, home] = *segment_at;
+  const segment_entry* next = nullptr;
+  for (const segment_entry* entry = newest_; entry != nullptr; entry = next) {
+    const auto& [base, home] = *entry;
+    next = home.older;
     const std::uint64_t page = page_size(home.holds);
     for (block_index at = home.first; at != no_block && released < most.count();
          at = blocks[at].after) {
@@ -200,12 +202,8 @@ result<bytes> torch_segments::release_pages(bytes most, const context_scope& bou
       // Addresses run out, too, where streams come and go.
       const auto freed = vmm::free(bound, base, bytes{home.size});
       detail::report_failure(freed);
-      if (freed) {
-        segment_at = forget(segment_at);
-        continue;
-      }
+      if (freed) forget(segments_.find(base));
     }
-    ++segment_at;
   }
   return bytes{released};
 }

@@ -74,6 +74,7 @@ torch_segments::segment_map::iterator torch_segments::enter(std::uint64_t base, 
   const segment_map::iterator entered = segments_.insert(std::move(node)).position;
   segment& home = entered->second;
   home.rank = last_rank_--;
+  link(*entered);
   home.first = shared_.blocks.make();
   block& first = shared_.blocks[home.first];
   first.address = base;
@@ -90,6 +91,7 @@ torch_segments::segment_map::iterator torch_segments::enter(std::uint64_t base, 
 torch_segments::segment_map::iterator torch_segments::forget(
     segment_map::iterator position) noexcept {
   unlist_all(position->second);
+  unlink(position->second);
   recycle(position->second);
   return segments_.erase(position);
 }
@@ -114,6 +116,32 @@ void torch_segments::list_all(const segment& home) noexcept {
     const block_kind kind = shared_.blocks[at].is();
     if (kind == block_kind::run || kind == block_kind::hole) list(at, home);
   }
+}
+
+void torch_segments::link(segment_entry& entry) noexcept {
+  segment& home = entry.second;
+  segment_entry* newer = nullptr;
+  segment_entry* older = newest_;
+  while (older != nullptr && older->second.rank < home.rank) {
+    newer = older;
+    older = older->second.older;
+  }
+  home.newer = newer;
+  home.older = older;
+  (newer == nullptr ? newest_ : newer->second.older) = &entry;
+  (older == nullptr ? oldest_ : older->second.newer) = &entry;
+}
+
+void torch_segments::unlink(const segment& home) noexcept {
+  (home.older == nullptr ? oldest_ : home.older->second.newer) = home.newer;
+  (home.newer == nullptr ? newest_ : home.newer->second.older) = home.older;
+}
+
+const torch_segments::segment_entry* torch_segments::newest_before(
+    std::uint32_t rank) const noexcept {
+  const segment_entry* at = newest_;
+  while (at != nullptr && at->second.rank <= rank) at = at->second.older;
+  return at;
 }
 
 result<block_index> torch_segments::grow_fixed(const request& wanted, std::uint64_t units,
@@ -250,6 +278,7 @@ result<void> torch_segments::release_plain(segment_map::iterator position,
                                            const context_scope& bound) {
   const std::uint64_t base = position->first;
   unlist_all(position->second);
+  unlink(position->second);
   const auto leaving = leaving_.insert(segments_.extract(position));
   auto freed = free_without_lock(base, bound);
   if (freed) {
@@ -258,6 +287,7 @@ result<void> torch_segments::release_plain(segment_map::iterator position,
   } else {
     const auto back = segments_.insert(leaving_.extract(leaving)).position;
     list_all(back->second);
+    link(*back);
   }
   return freed;
 }
@@ -289,15 +319,18 @@ result<bytes> torch_segments::release_fixed(bytes most, const context_scope& bou
   const thread_capture_mode_guard relaxed{shared_.device};
   std::uint64_t released = 0;
   result<void> source_trouble;
-  for (auto at = segments_.begin(); at != segments_.end() && released < most.count();) {
-    const std::uint64_t base = at->first;
+  // Newest first. Others may change the list while a segment is released, so the next one is found
+  // by its rank.
+  const segment_entry* at = newest_;
+  while (at != nullptr && released < most.count()) {
+    const std::uint32_t rank = at->second.rank;
     const std::uint64_t size = at->second.size;
     if (!releasable(at->second)) {
-      ++at;
+      at = at->second.older;
       continue;
     }
-    auto freed = release_segment(at, bound);
-    at = segments_.upper_bound(base);  // others may have changed the map
+    auto freed = release_segment(segments_.find(at->first), bound);
+    at = newest_before(rank);
     if (freed) {
       released += size;
       continue;
@@ -335,6 +368,7 @@ result<void> torch_segments::close(const context_scope& bound) {
   };
   while (!segments_.empty()) {
     // Out of the store first: memory that the driver has taken can be another segment's at once.
+    unlink(segments_.begin()->second);
     const auto at = leaving_.insert(segments_.extract(segments_.begin()));
     const std::uint64_t base = at->first;
     const segment& home = at->second;

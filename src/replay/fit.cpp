@@ -21,6 +21,14 @@ bytes left_on(bytes card) {
   return card > context ? card - context : bytes{};
 }
 
+/// Blocks keep their memory in a replay: a program that does not fit there may well have fitted.
+error no_verdict() {
+  return {.code = errc::not_supported,
+          .detail =
+              "the program suspended memory, and a replay does not: how much memory it needs "
+              "cannot be told"};
+}
+
 class fit_search {
  public:
   fit_search(const script& script, const replay::settings& settings)
@@ -81,6 +89,7 @@ result<card_trial> try_card(const script& script, settings settings, bytes card)
   if (!settings.target.simulated || card.count() == 0)
     return error{.code = errc::invalid_argument,
                  .detail = "a card is tried on the simulator, and has a size"};
+  if (script.suspensions != 0) return no_verdict();
   card_trial trial{.policy = settings.policy, .card = card, .left = left_on(card)};
   settings.samples = 0;
   settings.progress = {};
@@ -101,6 +110,7 @@ result<fit> find_fit(const script& script, const settings& settings,
                      const std::vector<bytes>& cards) {
   if (!settings.target.simulated)
     return error{.code = errc::invalid_argument, .detail = "a fit is found on the simulator"};
+  if (script.suspensions != 0) return no_verdict();
   if (script.requested_peak == 0)
     return error{.code = errc::invalid_argument, .detail = "the trace asks for no memory"};
   const sim::device_spec device;

@@ -33,7 +33,7 @@ struct card_trial {
 
 /// Plays the script on a simulated card of that size, up to the first request that is not met.
 /// Neither samples nor progress are reported. invalid_argument: the device is a real one, or the
-/// card has no size.
+/// card has no size; not_supported: the program suspended memory, which a replay does not.
 [[nodiscard]] result<card_trial> try_card(const script& script, settings settings, bytes card);
 
 /// The outcome of a search. With `capacity` the trace was played to its end; with one step less it
@@ -58,7 +58,7 @@ struct fit {
 /// `settings.capacity` is the most memory to consider; neither samples nor progress are reported.
 ///
 /// invalid_argument: the script asks for no memory, or the device is a real one; out_of_memory: the
-/// most memory is not enough.
+/// most memory is not enough; not_supported: the program suspended memory, which a replay does not.
 [[nodiscard]] result<fit> find_fit(const script& script, const settings& settings,
                                    const std::vector<bytes>& cards = {});
 

@@ -30,7 +30,8 @@ placement_policy heap_policy_of(policy replayed) {
 
 class heap_backend final : public backend {
  public:
-  heap_backend(caching_allocator memory, event_sink* observer) : memory_{std::move(memory)} {
+  heap_backend(caching_allocator memory, event_sink* observer)
+      : memory_{std::move(memory)}, observer_{observer} {
     if (observer != nullptr) registration_ = memory_.add_observer(*observer);
   }
 
@@ -40,6 +41,12 @@ class heap_backend final : public backend {
         return memory_.allocate(bytes{request.size}, stream);
       return pool(request.pool).allocate(bytes{request.size}, stream);
     } catch (const out_of_memory&) {
+      return nullptr;
+    } catch (const failure& refusal) {
+      // Larger than any address space: no memory for it either.
+      if (refusal.code() != errc::size_overflow) throw;
+      if (observer_ != nullptr)
+        observer_->on_event({.kind = memory_event_kind::out_of_memory, .size = request.size});
       return nullptr;
     }
   }
@@ -87,6 +94,7 @@ class heap_backend final : public backend {
   }
 
   caching_allocator memory_;
+  event_sink* observer_;
   observer_registration registration_;
   bool has_released_ = false;
   std::vector<memory_pool> pools_;  // by the recording's number

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <vector>
 
 #include "formats/two_step_frees.hpp"
 
@@ -38,8 +39,10 @@ class script_writer {
     for (std::size_t i = 0; i < recording.events.size(); ++i) {
       const trace_event& each = recording.events[i];
       if (each.kind == trace_kind::marker) script_.markers.push_back(script_.steps.size());
+      if (each.kind == trace_kind::suspended && each.size != 0) ++script_.suspensions;
       count_reserved(each);
-      if (each.kind == trace_kind::pool_released) release_pool(recording, i);
+      if (each.kind == trace_kind::allocate) ending_.clear();
+      if (each.kind == trace_kind::pool_released) release_pool(each);
       if (!concerns_blocks(each.kind)) continue;
       if (seen++ == warm) {
         script_.warm_up = script_.steps.size();
@@ -94,33 +97,29 @@ class script_writer {
   void count_reserved(const trace_event& event) {
     if (event.pool == 0) return;
     if (event.kind == trace_kind::reserve) reserved_[event.pool] += event.size;
-    if (event.kind == trace_kind::release) reserved_[event.pool] -= event.size;
+    if (event.kind != trace_kind::release) return;
+    std::uint64_t& left = reserved_[event.pool];
+    left -= event.size;
+    const auto released = ending_.find(event.pool);
+    if (left != 0 || released == ending_.end()) return;
+    for (const std::size_t each : released->second) script_.steps[each].size = 1;
+    ending_.erase(released);
   }
 
-  /// A pool that no block came from has nothing to release.
-  void release_pool(const recording& recording, std::size_t index) {
-    const trace_event& event = recording.events[index];
+  /// A pool that no block came from has nothing to release. Its memory has gone if all that it had
+  /// reserved is released before the next request.
+  void release_pool(const trace_event& event) {
     if (event.pool == 0 || event.pool >= script_.pools) return;
+    const auto reserved = reserved_.find(event.pool);
+    const bool is_gone = reserved != reserved_.end() && reserved->second == 0;
+    if (reserved != reserved_.end() && !is_gone)
+      ending_[event.pool].push_back(script_.steps.size());
     script_.steps.push_back({.time = event.time,
-                             .size = is_gone(recording, index) ? 1U : 0U,
+                             .size = is_gone ? 1U : 0U,
                              .thread = event.thread,
                              .pool = event.pool,
                              .action = action::release_pool});
     script_.threads = std::max<std::size_t>(script_.threads, std::size_t{event.thread} + 1);
-  }
-
-  /// Whether all that the pool had reserved is released before the next request.
-  [[nodiscard]] bool is_gone(const recording& recording, std::size_t index) const {
-    const std::uint16_t pool = recording.events[index].pool;
-    const auto entry = reserved_.find(pool);
-    if (entry == reserved_.end()) return false;
-    std::uint64_t left = entry->second;
-    for (++index; index < recording.events.size() && left != 0; ++index) {
-      const trace_event& next = recording.events[index];
-      if (next.kind == trace_kind::allocate) break;
-      if (next.kind == trace_kind::release && next.pool == pool) left -= next.size;
-    }
-    return left == 0;
   }
 
   void put(const trace_event& event, action kind, std::uint32_t stream, const known_block& block) {
@@ -137,7 +136,9 @@ class script_writer {
   std::uint64_t requested_ = 0;
   std::unordered_map<std::uint64_t, known_block> live_;
   std::unordered_map<std::uint16_t, std::uint64_t> reserved_;  // by pool
-  std::unordered_map<std::uint32_t, std::uint32_t> streams_;   // the recording's number to ours
+  // By pool: its release steps since the last request, while it has reserved memory.
+  std::unordered_map<std::uint16_t, std::vector<std::size_t>> ending_;
+  std::unordered_map<std::uint32_t, std::uint32_t> streams_;  // the recording's number to ours
 };
 
 }  // namespace

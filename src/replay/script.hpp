@@ -48,6 +48,9 @@ struct script {
   std::vector<std::size_t> markers;
   std::uint64_t requested_peak = 0;  ///< the most that was allocated and not yet free
   std::uint64_t events = 0;          ///< of the recording that concern blocks
+  /// How often the program took the physical memory from under live blocks. A replay does not: its
+  /// blocks keep their memory, and what it takes is more than such a program needed.
+  std::uint64_t suspensions = 0;
   /// Where the first fifth of the events ends, as a step; and how long the rest took.
   std::size_t warm_up = 0;
   std::chrono::nanoseconds steady_time{};

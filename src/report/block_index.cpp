@@ -42,6 +42,11 @@ std::size_t keep(const report::history& history, const std::vector<std::uint32_t
 
 constexpr std::uint64_t any_size = std::numeric_limits<std::uint64_t>::max();
 
+/// The product, or the largest number there is.
+constexpr std::uint64_t times(std::uint64_t value, std::uint64_t factor) noexcept {
+  return value > any_size / factor ? any_size : value * factor;
+}
+
 /// Blocks of one bucket, as columns: what is alike stands together and deflates well.
 void pack_blocks(const report::history& history, const std::vector<grouping>& groupings,
                  const std::vector<std::uint32_t>& blocks, packer& out) {
@@ -104,7 +109,7 @@ selection select_blocks(const report::history& history, const series& finest,
   // Half for the large ones at every moment, half for the small ones at key moments.
   out.small_below = 1024;
   while (keep(history, out.moments, out.small_below, any_size, nullptr) > most / 2) {
-    out.small_below *= 2;
+    out.small_below = times(out.small_below, 2);
   }
   keep(history, out.moments, out.small_below, any_size, &out.kept);
   std::size_t more = 1024;
@@ -113,7 +118,7 @@ selection select_blocks(const report::history& history, const series& finest,
     out.key_moments = spread(finest, exact, more);
   } while (more != 0 && keep(history, out.key_moments, 0, out.small_below, nullptr) > most / 2);
   while (keep(history, out.key_moments, out.left_out_below, out.small_below, nullptr) > most / 2) {
-    out.left_out_below = std::max<std::uint64_t>(512, out.left_out_below * 2);
+    out.left_out_below = std::max<std::uint64_t>(512, times(out.left_out_below, 2));
   }
   keep(history, out.key_moments, out.left_out_below, out.small_below, &out.kept);
   return out;
@@ -159,7 +164,7 @@ std::vector<region> used_addresses(const report::history& history, std::size_t m
   const auto add = [&](std::uint64_t address, std::uint64_t size) {
     const std::uint64_t first = address / page_bytes * page_bytes;
     const std::uint64_t last = (address + size - (size == 0 ? 0 : 1)) / page_bytes * page_bytes;
-    all.push_back({first, last - first + page_bytes});
+    all.push_back({first, std::min(last - first + page_bytes, any_size - first)});
   };
   // Addresses come again and again: sorting each once is far cheaper.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
@@ -173,7 +178,7 @@ std::vector<region> used_addresses(const report::history& history, std::size_t m
   ranges.erase(std::unique(ranges.begin(), ranges.end()), ranges.end());
   for (const auto& [address, size] : ranges) add(address, size);
 
-  for (std::uint64_t gap = page_bytes;; gap *= 4) {
+  for (std::uint64_t gap = page_bytes;; gap = times(gap, 4)) {
     std::vector<region> merged;
     for (const region& next : all) {
       const std::uint64_t end = merged.empty() ? 0 : merged.back().address + merged.back().size;

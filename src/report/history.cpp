@@ -26,10 +26,10 @@ class mapping_tracker {
  public:
   explicit mapping_tracker(std::vector<mapped_range>& out) : out_{out} {}
 
-  void map(std::uint64_t address, std::uint64_t size, std::uint32_t event) {
+  void map(std::uint64_t address, std::uint64_t size, std::uint32_t event, std::uint16_t pool) {
     size = size_within(address, size);
     unmap(address, size, event);  // the release of what was mapped there before was not recorded
-    if (size != 0) mapped_.emplace(address, piece{size, event});
+    if (size != 0) mapped_.emplace(address, piece{size, event, pool});
   }
 
   void unmap(std::uint64_t address, std::uint64_t size, std::uint32_t event) {
@@ -46,15 +46,15 @@ class mapping_tracker {
       entry = mapped_.erase(entry);
       const std::uint64_t cut = std::max(from, address);
       const std::uint64_t cut_end = std::min(to, end);
-      out_.push_back({cut, cut_end - cut, mapped.since, event});
-      if (from < cut) mapped_.emplace(from, piece{cut - from, mapped.since});
-      if (cut_end < to) mapped_.emplace(cut_end, piece{to - cut_end, mapped.since});
+      out_.push_back({cut, cut_end - cut, mapped.since, event, mapped.pool});
+      if (from < cut) mapped_.emplace(from, piece{cut - from, mapped.since, mapped.pool});
+      if (cut_end < to) mapped_.emplace(cut_end, piece{to - cut_end, mapped.since, mapped.pool});
     }
   }
 
   void finish(std::uint32_t events) {
     for (const auto& [address, remaining] : mapped_) {
-      out_.push_back({address, remaining.size, remaining.since, events});
+      out_.push_back({address, remaining.size, remaining.since, events, remaining.pool});
     }
     std::sort(out_.begin(), out_.end(), [](const mapped_range& a, const mapped_range& b) {
       return std::pair{a.start, a.address} < std::pair{b.start, b.address};
@@ -65,6 +65,7 @@ class mapping_tracker {
   struct piece {
     std::uint64_t size;
     std::uint32_t since;
+    std::uint16_t pool;
   };
   std::map<std::uint64_t, piece> mapped_;
   std::vector<mapped_range>& out_;
@@ -102,10 +103,10 @@ class history_builder {
         end(event.address, index);
         break;
       case trace_kind::reserve:
-        if (has_own_addresses_) reserve(event.address, event.size, index);
+        if (has_own_addresses_) reserve(event.address, event.size, index, event.pool);
         break;
       case trace_kind::move:
-        if (has_own_addresses_) move(event.address, event.size, event.extra, index);
+        if (has_own_addresses_) move(event.address, event.size, event.extra, index, event.pool);
         break;
       case trace_kind::release:
         if (has_own_addresses_) release(event.address, event.size, index);
@@ -124,17 +125,11 @@ class history_builder {
 
   void suspend(const trace_event& event, std::uint32_t index) {
     suspended_[event.pool] = out_.suspensions.size();
-    suspension& begun = out_.suspensions.emplace_back();
-    begun = {.pool = event.pool,
-             .start = index,
-             .end = static_cast<std::uint32_t>(recording_.events.size()),
-             .size = event.size,
-             .kept = event.extra,
-             .blocks = {}};
-    for (const auto& [address, block] : live_blocks_) {
-      if (out_.blocks[block].pool == event.pool) begun.blocks.push_back(block);
-    }
-    std::sort(begun.blocks.begin(), begun.blocks.end());
+    out_.suspensions.push_back({.pool = event.pool,
+                                .start = index,
+                                .end = static_cast<std::uint32_t>(recording_.events.size()),
+                                .size = event.size,
+                                .kept = event.extra});
   }
 
   void resume(std::uint16_t pool, std::uint32_t index) {
@@ -144,15 +139,16 @@ class history_builder {
     suspended_.erase(entry);
   }
 
-  void reserve(std::uint64_t address, std::uint64_t size, std::uint32_t index) {
+  void reserve(std::uint64_t address, std::uint64_t size, std::uint32_t index, std::uint16_t pool) {
     has_physical_ = true;
     reserved_ += size;
-    mappings_.map(address, size, index);
+    mappings_.map(address, size, index, pool);
   }
 
-  void move(std::uint64_t to, std::uint64_t size, std::uint64_t from, std::uint32_t index) {
+  void move(std::uint64_t to, std::uint64_t size, std::uint64_t from, std::uint32_t index,
+            std::uint16_t pool) {
     mappings_.unmap(from, size, index);
-    mappings_.map(to, size, index);
+    mappings_.map(to, size, index, pool);
   }
 
   void release(std::uint64_t address, std::uint64_t size, std::uint32_t index) {
@@ -166,8 +162,10 @@ class history_builder {
     for (; next_step_ < placement_->steps.size() && placement_->steps[next_step_].before <= block;
          ++next_step_) {
       const placement::physical& step = placement_->steps[next_step_];
-      if (step.kind == memory_event_kind::reserve) reserve(step.address, step.size, index);
-      if (step.kind == memory_event_kind::move) move(step.address, step.size, step.from, index);
+      if (step.kind == memory_event_kind::reserve)
+        reserve(step.address, step.size, index, step.pool);
+      if (step.kind == memory_event_kind::move)
+        move(step.address, step.size, step.from, index, step.pool);
       if (step.kind == memory_event_kind::release) release(step.address, step.size, index);
     }
   }

@@ -39,21 +39,22 @@ struct mapped_range {
   std::uint64_t size = 0;
   std::uint32_t start = 0;
   std::uint32_t end = 0;
+  std::uint16_t pool = 0;
 
   [[nodiscard]] bool at(std::uint32_t event) const noexcept {
     return start <= event && event < end;
   }
 };
 
-/// A time during which the blocks of a pool had no physical memory: after event `start` and before
-/// event `end`, which is the number of events if they never got it back.
+/// A time during which the blocks of a pool that were live when it began had no physical memory:
+/// after event `start` and before event `end`, which is the number of events if they never got it
+/// back.
 struct suspension {
   std::uint16_t pool = 0;
   std::uint32_t start = 0;
   std::uint32_t end = 0;
-  std::uint64_t size = 0;             ///< physical memory that went
-  std::uint64_t kept = 0;             ///< contents that the host kept
-  std::vector<std::uint32_t> blocks;  ///< of history::blocks, that were live when it began
+  std::uint64_t size = 0;  ///< physical memory that went
+  std::uint64_t kept = 0;  ///< contents that the host kept
 };
 
 /// Where blocks come from: a stack, or where there are none a size; sizes that read the same

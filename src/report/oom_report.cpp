@@ -10,11 +10,14 @@ namespace weir { inline namespace v0 { namespace report {
 
 namespace {
 
-holes find_holes(const report::history& history, std::uint32_t event) {
+/// In the pool that the request was for. What other pools have left could not serve it: what can
+/// be taken from them is released before a request fails.
+holes find_holes(const report::history& history, std::uint32_t event, std::uint16_t pool) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> mappings;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> blocks;
   for (const mapped_range& mapping : history.mappings) {
-    if (mapping.at(event)) mappings.emplace_back(mapping.address, mapping.address + mapping.size);
+    if (mapping.at(event) && mapping.pool == pool)
+      mappings.emplace_back(mapping.address, mapping.address + mapping.size);
   }
   for (const block_lifetime& lifetime : history.blocks) {
     if (lifetime.placed && lifetime.at(event))
@@ -72,7 +75,8 @@ std::string verdict_of(const oom_report& report, const recording& recording,
     about.tag_limit = limit_of(limits, failed.tag);
   }
   std::string verdict = observe::verdict_of(about);
-  if (observe::obstacle_of(about) == observe::obstacle::fragments)
+  if (observe::obstacle_of(about) == observe::obstacle::fragments &&
+      about.longest < about.requested)
     verdict += " The pages below show which blocks hold the pieces apart.";
   return verdict;
 }
@@ -102,7 +106,7 @@ oom_report explain(const recording& recording, const report::history& history, s
   std::stable_sort(out.tags.begin(), out.tags.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   if (out.tags.size() > 5) out.tags.resize(5);
-  if (is_own) out.free = find_holes(history, event);
+  if (is_own) out.free = find_holes(history, event, failed.pool);
   out.verdict = verdict_of(out, recording, failed, tag_live, limits);
   return out;
 }

@@ -11,9 +11,9 @@
 
 namespace weir { inline namespace v0 { namespace report {
 
-/// Free memory among the live blocks of a moment.
+/// Free memory among the live blocks of a moment, in one pool.
 struct holes {
-  std::uint64_t bytes = 0;  ///< reserved, and in no block
+  std::uint64_t bytes = 0;  ///< reserved by the pool, and in no block
   std::uint64_t pieces = 0;
   std::uint64_t longest = 0;
 };

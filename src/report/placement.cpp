@@ -28,8 +28,8 @@ class placement_observer final : public event_sink {
       case memory_event_kind::reserve:
       case memory_event_kind::move:
       case memory_event_kind::release:
-        out_.steps.push_back(
-            {next_block(), event.kind, event.address, event.size, event.other_address});
+        out_.steps.push_back({next_block(), event.kind, event.address, event.size,
+                              event.other_address, recorded_pool(event.pool)});
         break;
       default:
         break;
@@ -46,6 +46,18 @@ class placement_observer final : public event_sink {
     return static_cast<std::uint32_t>(script_.blocks);
   }
 
+  /// The recording's number of a pool of the playing allocator. A pool takes its first memory for
+  /// a request to it.
+  std::uint16_t recorded_pool(pool_id played) noexcept {
+    if (played == pool_id{}) return 0;
+    const auto known = pools_.find(played.number());
+    if (known != pools_.end()) return known->second;
+    static_cast<void>(next_block());
+    const std::uint16_t pool = step_ < script_.steps.size() ? script_.steps[step_].pool : 0;
+    pools_.emplace(played.number(), pool);
+    return pool;
+  }
+
   std::uint32_t take_next() noexcept {
     const std::uint32_t block = next_block();
     ++step_;
@@ -55,6 +67,7 @@ class placement_observer final : public event_sink {
   const replay::script& script_;
   placement& out_;
   std::size_t step_ = 0;
+  std::unordered_map<std::uint32_t, std::uint16_t> pools_;  // by the allocator's number
 };
 
 /// Writes a recording anew with other addresses.
@@ -111,6 +124,7 @@ class relocator {
                              .address = each.address,
                              .size = each.size,
                              .extra = each.from,
+                             .pool = each.pool,
                              .kind = kind_of(each.kind)});
     }
   }

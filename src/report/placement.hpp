@@ -26,6 +26,7 @@ struct placement {
     std::uint64_t address = 0;
     std::uint64_t size = 0;
     std::uint64_t from = 0;
+    std::uint16_t pool = 0;  ///< the recording's number
   };
   replay::policy policy{};
   std::vector<place> places;

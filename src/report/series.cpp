@@ -2,6 +2,8 @@
 #include "report/series.hpp"
 
 #include <algorithm>
+#include <unordered_map>
+#include <utility>
 
 namespace weir { inline namespace v0 { namespace report {
 
@@ -33,39 +35,99 @@ std::vector<const suspension*> by_end(const std::vector<suspension>& all) {
   return ends;
 }
 
+/// The live bytes of each group. The last group is that of blocks whose pool is suspended; without
+/// suspensions it is one like the others. A suspension costs as much as there are groups.
+class group_sums {
+ public:
+  group_sums(const report::history& history, const grouping& groups)
+      : history_{history}, groups_{groups}, live_(groups.labels.size()) {}
+
+  [[nodiscard]] const std::vector<std::uint64_t>& live() const noexcept { return live_; }
+
+  void begin(std::uint32_t block) {
+    live_[groups_.of_block[block]] += history_.blocks[block].size;
+    if (history_.suspensions.empty()) return;
+    pool_of(block).present[groups_.of_block[block]] += history_.blocks[block].size;
+  }
+
+  void end(std::uint32_t block) {
+    const block_lifetime& ended = history_.blocks[block];
+    const std::size_t group = groups_.of_block[block];
+    if (history_.suspensions.empty()) {
+      live_[group] -= ended.size;
+      return;
+    }
+    pool_sums& pool = pool_of(block);
+    const bool is_away = pool.suspended != nullptr && ended.start <= pool.suspended->start;
+    (is_away ? pool.away : pool.present)[group] -= ended.size;
+    (is_away ? live_.back() : live_[group]) -= ended.size;
+  }
+
+  void suspend(const suspension& begun) {
+    pool_sums& pool = sums_of(begun.pool);
+    pool.suspended = &begun;
+    for (std::size_t group = 0; group < live_.size(); ++group) {
+      const std::uint64_t size = std::exchange(pool.present[group], 0);
+      pool.away[group] += size;
+      live_[group] -= size;
+      live_.back() += size;
+    }
+  }
+
+  void resume(std::uint16_t number) {
+    pool_sums& pool = sums_of(number);
+    pool.suspended = nullptr;
+    for (std::size_t group = 0; group < live_.size(); ++group) {
+      const std::uint64_t size = std::exchange(pool.away[group], 0);
+      pool.present[group] += size;
+      live_.back() -= size;
+      live_[group] += size;
+    }
+  }
+
+ private:
+  struct pool_sums {
+    std::vector<std::uint64_t> present;  // by group: with memory
+    std::vector<std::uint64_t> away;
+    const suspension* suspended = nullptr;
+  };
+
+  [[nodiscard]] pool_sums& sums_of(std::uint16_t pool) {
+    const auto [entry, is_new] = pools_.try_emplace(pool);
+    if (is_new) entry->second.present.resize(live_.size());
+    if (is_new) entry->second.away.resize(live_.size());
+    return entry->second;
+  }
+  [[nodiscard]] pool_sums& pool_of(std::uint32_t block) {
+    return sums_of(history_.blocks[block].pool);
+  }
+
+  const report::history& history_;
+  const grouping& groups_;
+  std::vector<std::uint64_t> live_;
+  std::unordered_map<std::uint16_t, pool_sums> pools_;
+};
+
 void take_stacks(const report::history& history, const grouping& groups, const series& level,
                  std::vector<std::uint64_t>& out) {
-  std::vector<std::uint64_t> current(groups.labels.size());
-  out.reserve(level.bins() * current.size());
-  std::vector<bool> suspended(history.suspensions.empty() ? 0 : history.blocks.size());
-  const auto group_of = [&](std::uint32_t block) -> std::uint64_t& {
-    const bool is_away = !suspended.empty() && suspended[block];
-    return is_away ? current.back() : current[groups.of_block[block]];
-  };
-  const auto set_suspended = [&](const suspension& changed, std::uint32_t event, bool away) {
-    for (const std::uint32_t block : changed.blocks) {
-      if (!history.blocks[block].at(event)) continue;
-      group_of(block) -= history.blocks[block].size;
-      suspended[block] = away;
-      group_of(block) += history.blocks[block].size;
-    }
-  };
+  group_sums sums{history, groups};
+  out.reserve(level.bins() * sums.live().size());
   std::vector<const suspension*> ends = by_end(history.suspensions);
   std::size_t next_end = 0;
   std::size_t next_start = 0;
   std::size_t bin = 0;
   walk(
-      history, [&](std::uint32_t block) { group_of(block) += history.blocks[block].size; },
-      [&](std::uint32_t block) { group_of(block) -= history.blocks[block].size; },
+      history, [&](std::uint32_t block) { sums.begin(block); },
+      [&](std::uint32_t block) { sums.end(block); },
       [&](std::uint32_t event) {
         for (; next_end < ends.size() && ends[next_end]->end == event; ++next_end)
-          set_suspended(*ends[next_end], event, false);
+          sums.resume(ends[next_end]->pool);
         for (; next_start < history.suspensions.size() &&
                history.suspensions[next_start].start == event;
              ++next_start)
-          set_suspended(history.suspensions[next_start], event, true);
+          sums.suspend(history.suspensions[next_start]);
         if (bin == level.bins() || event != level.moment[bin]) return;
-        out.insert(out.end(), current.begin(), current.end());
+        out.insert(out.end(), sums.live().begin(), sums.live().end());
         ++bin;
       });
 }

@@ -2,8 +2,10 @@
 #include "weir/trace/recorder.hpp"
 
 #include <cerrno>
+#include <new>
 #include <utility>
 
+#include "base/host_memory.hpp"
 #include "base/member_list.hpp"
 #include "trace/event_collector.hpp"
 #include "trace/ticks.hpp"
@@ -11,7 +13,7 @@
 namespace weir { inline namespace v0 {
 
 result<std::unique_ptr<recorder>> recorder::start(const std::string& path,
-                                                  const recorder_options& options) {
+                                                  const recorder_options& options) try {
   if (path.empty())
     return error{.code = errc::invalid_argument, .detail = "a recording needs a path"};
   if (options.ring_events < 16 || options.ring_events > (std::uint32_t{1} << 24))
@@ -26,8 +28,12 @@ result<std::unique_ptr<recorder>> recorder::start(const std::string& path,
   if (settings.program.empty()) settings.program = program_invocation_short_name;
   auto collector = std::make_unique<trace::event_collector>(
       trace::trace_writer{std::move(file), trace::ticks()}, std::move(settings));
-  WEIR_TRY(collector->begin());
-  return std::unique_ptr<recorder>{new recorder{std::move(collector)}};
+  // Made before the recording begins: what fails later leaves no file behind.
+  std::unique_ptr<recorder> made{new recorder{std::move(collector)}};
+  WEIR_TRY(made->state_->begin());
+  return made;
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 recorder::recorder(std::unique_ptr<trace::event_collector> state) noexcept

@@ -106,7 +106,7 @@ TEST(shortage, a_limit_is_not_to_be_raised_where_the_device_has_no_more) {
   about = {.requested = 500 * mib, .live = 600 * mib, .limit = 700 * mib, .device_total = gib};
   EXPECT_EQ(verdict_of(about),
             "The allocator's limit of 700 MiB is in the way: 600 MiB are live. Raising it alone "
-            "does not help, with 424 MiB free of the device's 1 GiB. Free 400 MiB more.");
+            "does not help, with 424 MiB free of the device's 1 GiB. Free at least 400 MiB more.");
 }
 
 TEST(shortage, a_ceiling_of_a_budget_share_is_told_from_the_programs_own_limit) {
@@ -211,6 +211,20 @@ TEST(shortage, enough_may_be_free_in_pieces) {
   about.requested = 120 * mib;  // which the pieces and what the limit leaves would make up
   about.device_free = 600 * mib;
   EXPECT_EQ(obstacle_of(about), obstacle::fragments);
+}
+
+TEST(shortage, a_piece_that_is_long_enough_may_be_kept_for_others) {
+  shortage about = sample(60 * mib);  // as long as the longest
+  about.failed = true;
+  EXPECT_EQ(obstacle_of(about), obstacle::fragments);
+  EXPECT_EQ(verdict_of(about),
+            "100 MiB are reserved and in no block, 60 MiB of it in one piece, but it is kept for "
+            "other streams, or for work that has not completed.");
+  about.limit = 450 * mib;
+  EXPECT_EQ(verdict_of(about),
+            "100 MiB are reserved and in no block, 60 MiB of it in one piece, but it is kept for "
+            "other streams, or for work that has not completed. Raise the limit of 450 MiB by 10 "
+            "MiB.");
 }
 
 TEST(shortage, what_checks_take_is_told_where_something_is_in_the_way) {

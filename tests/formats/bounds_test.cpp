@@ -73,6 +73,81 @@ TEST(bounds, count_what_was_there_before_a_snapshot_s_history_and_its_remarks) {
             errc::limit_exceeded);
 }
 
+/// A snapshot of `count` entries that share one text of `length` by the memo: in their frames, in
+/// remarks, or in annotations.
+std::string sharing_snapshot(std::string_view where, std::size_t length, std::uint64_t count) {
+  const std::string name(length, 'x');
+  formats::pickle_writer out;
+  const auto number = [&](std::string_view key, std::uint64_t value) {
+    out.word(key);
+    out.natural(value);
+  };
+  out.begin_dict();
+  out.word("segments");
+  out.begin_list();
+  out.end_list();
+  out.word("device_traces");
+  out.begin_list();
+  out.begin_list();
+  for (std::uint64_t i = 0; where != "annotations" && i < count; ++i) {
+    out.begin_dict();
+    out.word("action");
+    out.word(where == "frames" ? "alloc" : "snapshot");
+    number("addr", 4096 * (i + 1));
+    number("size", 512);
+    if (where == "frames") {
+      out.word("frames");
+      out.begin_list();
+      out.begin_dict();
+      out.word("name");
+      out.word(name);
+      out.word("filename");
+      out.word("a");
+      number("line", i);
+      out.end_dict();
+      out.end_list();
+    } else {
+      out.word("user_metadata");
+      out.word(name);
+    }
+    out.end_dict();
+  }
+  out.end_list();
+  out.end_list();
+  out.word("external_annotations");
+  out.begin_list();
+  for (std::uint64_t i = 0; where == "annotations" && i < count; ++i) {
+    out.begin_dict();
+    out.word("name");
+    out.word(name);
+    number("time_us", i);
+    out.end_dict();
+  }
+  out.end_list();
+  out.end_dict();
+  return std::move(out).finish();
+}
+
+TEST(bounds, count_the_copies_of_texts_that_a_snapshot_shares) {
+  for (const std::string_view where : {"frames", "remarks", "annotations"}) {
+    SCOPED_TRACE(where);
+    constexpr std::size_t length = 200'000;
+    const auto few = formats::read_torch_snapshot(sharing_snapshot(where, length, 8), "x");
+    ASSERT_TRUE(few) << few.error().detail;
+    EXPECT_EQ(few->events.size(), 8u);
+    const std::string many = sharing_snapshot(where, length, 40);
+    ASSERT_LT(many.size(), length + 40 * 100);
+    const auto refused = formats::read_torch_snapshot(many, "x");
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.code(), errc::limit_exceeded);
+    EXPECT_EQ(refused.error().detail,
+              "the texts of the snapshot's frames and remarks are longer than a reader takes, "
+              "compared with the file");
+    // Names as long as those of real programs may be shared by any number of entries.
+    EXPECT_TRUE(formats::read_torch_snapshot(sharing_snapshot(where, 300, 10'000), "x"));
+  }
+}
+
 std::vector<std::uint64_t> times_of(const std::string& lines) {
   std::vector<std::uint64_t> times;
   const auto read = formats::read_rmm_log(rmm_header + lines, "x").value();

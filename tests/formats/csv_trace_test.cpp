@@ -72,6 +72,24 @@ TEST(csv_trace, skips_its_columns_names_and_remarks) {
   EXPECT_TRUE(formats::read_csv_trace("", "x").value().events.empty());
 }
 
+TEST(csv_trace, may_begin_with_remarks_and_end_with_empty_lines) {
+  const std::string lines = "a,1,1,0,0\nr,1,,0,1\n";
+  const std::string names = "op,id,bytes,stream,t_us\n";
+  for (const std::string& text :
+       {"# made by a script\n" + lines, "# made by a script\n# " + names + lines,
+        "# made by a script\n" + names + lines, "# " + names + "#\n" + names + lines, lines + "\n",
+        lines + "\r\n\n", "#\r\n" + lines}) {
+    EXPECT_TRUE(formats::is_csv_trace(text)) << text;
+    const auto read = formats::read_csv_trace(text, "x");
+    ASSERT_TRUE(read) << text << read.error().detail;
+    EXPECT_EQ(read->events.size(), 2u) << text;
+  }
+  EXPECT_FALSE(formats::is_csv_trace("# a remark\n# another\n"));
+  EXPECT_FALSE(formats::is_csv_trace("# a remark\nThread,Time,Action,Pointer,Size,Stream\n"));
+  EXPECT_EQ(formats::read_csv_trace(lines + names, "x").error().detail, "x:3: not a number");
+  EXPECT_TRUE(formats::read_csv_trace("\n", "x").value().events.empty());
+}
+
 TEST(csv_trace, names_the_line_that_is_wrong) {
   const auto refused = [](std::string text, std::string why) {
     const auto read = formats::read_csv_trace("a,1,1,0,0\n" + text, "t.csv");
@@ -81,7 +99,7 @@ TEST(csv_trace, names_the_line_that_is_wrong) {
   };
   refused("a,2,1,0", "not op,id,bytes,stream,t_us");
   refused("a,2,1,0,0,0", "not op,id,bytes,stream,t_us");
-  refused("\n", "not op,id,bytes,stream,t_us");
+  refused("\na,2,1,0,0", "not op,id,bytes,stream,t_us");
   refused("op,id,bytes,stream,t_us", "not a number");  // it is no first line
   refused("a,x,1,0,0", "not a number");
   refused("a,2,-1,0,0", "not a number");

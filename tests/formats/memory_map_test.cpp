@@ -238,5 +238,39 @@ TEST(memory_map, gives_blocks_places_of_their_own_where_addresses_are_none) {
   EXPECT_EQ(place(deallocate, 1), first + 2048);
 }
 
+/// A recorder that joins late begins with the blocks that are there, and then says which pools are
+/// suspended.
+TEST(memory_map, blocks_that_were_suspended_before_the_recording_have_no_memory) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.events = {
+      {.address = 0x9000, .size = 0x1000, .kind = reserve},
+      {.address = 0x1000, .size = 0x800, .extra = 0x800, .pool = 1, .kind = allocate},
+      {.address = 0x5000, .size = 0x400, .extra = 0x400, .pool = 2, .kind = allocate},
+      {.address = 0x9000, .size = 0x200, .extra = 0x200, .kind = allocate},
+      {.size = 0x800, .pool = 1, .kind = suspended},
+      {.address = 0x1000, .size = 0x1000, .pool = 1, .kind = reserve},
+      {.size = 0x800, .pool = 1, .kind = resumed},
+      {.address = 0x1800, .size = 0x200, .extra = 0x200, .pool = 1, .kind = allocate},
+      {.address = 0x1000, .size = 0x1000, .pool = 1, .kind = trace_kind::release},
+      {.size = 0xa00, .pool = 1, .kind = suspended}};
+  using list = std::vector<std::vector<change>>;
+  EXPECT_EQ(changes_in(recorded), (list{{{0x9000, 0x1000}},
+                                        {},
+                                        {{0x5000, 0x400}},  // whose pool is not suspended
+                                        {},
+                                        {},
+                                        {{0x1000, 0x1000}},
+                                        {},
+                                        {},
+                                        {{0x1000, -0x1000}},
+                                        {}}));
+  formats::memory_map map{recorded};
+  for (const trace_event& each : recorded.events) map.apply(each);
+  EXPECT_FALSE(map.has_memory(0x1000));
+  EXPECT_TRUE(map.has_memory(0x5000));
+  EXPECT_TRUE(map.blocks().contains(0x1000)) << "it is live";
+}
+
 }  // namespace
 }  // namespace weir::testing_support

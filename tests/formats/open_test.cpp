@@ -1,8 +1,12 @@
 // Any file by its content: compressed or not, whatever its name.
 #include "formats/open.hpp"
 
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+
+#include <optional>
 
 #include "formats/lines.hpp"
 #include "formats/output.hpp"
@@ -136,6 +140,38 @@ TEST(open, takes_peaks_from_beside_the_trace) {
   EXPECT_EQ(read_recording(folder.path("run.weirtrace")).value().peaks, with_peaks.peaks);
   write_bytes(folder.path("peaks.csv"), "something else\n");
   EXPECT_TRUE(read_recording(folder.path("run.trace.gz")).value().peaks.empty());
+}
+
+/// Nobody asked for it: it must not make the command wait, or read without end.
+TEST(open, peaks_beside_the_trace_are_those_of_a_short_regular_file) {
+  const scratch_folder folder;
+  write_bytes(folder.path("run.csv"), csv);
+  ASSERT_EQ(::mkfifo(folder.path("peaks.csv").c_str(), 0600), 0);
+  EXPECT_TRUE(read_recording(folder.path("run.csv")).value().peaks.empty());
+  const auto pipe = formats::read_regular_file(folder.path("peaks.csv"));
+  EXPECT_EQ(pipe.code(), errc::system);
+  EXPECT_EQ(pipe.error().detail, folder.path("peaks.csv") + ": not a regular file");
+  ASSERT_EQ(::unlink(folder.path("peaks.csv").c_str()), 0);
+  EXPECT_EQ(formats::read_regular_file(folder.path("peaks.csv")).code(), errc::not_found);
+  EXPECT_EQ(formats::read_regular_file(folder.path("")).code(), errc::system) << "a folder";
+  std::string peaks = "t,s,a,r,a,d,e,x\nrun,1,1,30,4,50,60,70\n";
+  write_bytes(folder.path("peaks.csv"), peaks);
+  EXPECT_EQ(read_recording(folder.path("run.csv")).value().peaks.size(), 2u);
+  for (int i = 0; i < 20; ++i) peaks += std::string(1 << 20, 'x') + ",1,1,30,4,50,60,70\n";
+  write_bytes(folder.path("peaks.csv"), peaks);
+  EXPECT_TRUE(read_recording(folder.path("run.csv")).value().peaks.empty());
+}
+
+TEST(open, a_choice_of_device_has_no_effect_on_what_is_not_a_snapshot) {
+  const auto is_ignored = [](std::string_view bytes, std::optional<std::uint64_t> device) {
+    bool ignored = false;
+    EXPECT_TRUE(
+        formats::read_recording_from(bytes, "x", {}, {.device = device, .is_ignored = &ignored}));
+    return ignored;
+  };
+  EXPECT_TRUE(is_ignored(csv, 7));
+  EXPECT_FALSE(is_ignored(csv, {}));
+  EXPECT_FALSE(is_ignored("\x80\x04].", {}));
 }
 
 TEST(open, refuses_with_the_path) {

@@ -377,6 +377,29 @@ TEST(pickle_writer, writes_texts_and_words) {
   EXPECT_TRUE(text.ends_with("1257\x94h\0h\xffj\0\x01\0\0j\x01\x01\0\0"sv));
 }
 
+/// A reader refuses the whole file for one byte that is not UTF-8.
+TEST(pickle_writer, replaces_what_is_not_utf8) {
+  const std::string replaced =
+      "a\xef\xbf\xbd"
+      "b\xef\xbf\xbd";
+  EXPECT_EQ(written([](auto& out) {
+              out.text(
+                  "a\xff"
+                  "b\xc3");
+            }),
+            "\x8c\x08" + replaced);
+  EXPECT_EQ(written([](auto& out) {
+              out.word(
+                  "a\xff"
+                  "b\xc3");
+            }),
+            "\x8c\x08" + replaced + "\x94");
+  EXPECT_EQ(written([](auto& out) { out.text("Größe 模型"); }), "\x8c\x0eGröße 模型");
+  // A text that was short enough may be a long one then.
+  EXPECT_EQ(written([](auto& out) { out.text(std::string(100, '\x80')); }).substr(0, 8),
+            std::string("X\x2c\x01\0\0\xef\xbf\xbd", 8));
+}
+
 TEST(pickle_writer, writes_containers_that_are_read_back) {
   formats::pickle_writer out;
   out.begin_list();

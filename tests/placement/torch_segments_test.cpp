@@ -59,6 +59,8 @@ TEST_F(torch_segments_test, the_footprint_is_that_of_all_segments) {
     std::uint8_t holds;
     block_index first;
     vmm::physical memory;
+    void* older;
+    void* newer;
   };
   // Of the tree that they are in: three links and a colour.
   const std::size_t node =
@@ -212,6 +214,39 @@ TEST_F(torch_segments_test, closing_tells_of_every_segment) {
   EXPECT_EQ(segments->check(), "");
   EXPECT_EQ(blocks.in_use(), 0u);
   EXPECT_EQ(machine->used(device_id{0}), used);
+}
+
+/// Where a driver places segments is its own affair: what goes must not depend on it.
+TEST_F(torch_segments_test, the_newest_segment_is_released_first_wherever_it_lies) {
+  struct at_addresses final : segment_source {
+    result<void*> allocate(bytes /*size*/, const stream_ref& /*stream*/) override {
+      return reinterpret_cast<void*>(order[next++] * 64 * mib);
+    }
+    result<void> deallocate(void* memory, bytes /*size*/) override {
+      released.push_back(reinterpret_cast<std::uint64_t>(memory) / (64 * mib));
+      return {};
+    }
+    std::vector<std::uint64_t> order;
+    std::size_t next = 0;
+    std::vector<std::uint64_t> released;
+  };
+  const std::vector<std::uint64_t> orders[] = {{1, 2, 3}, {3, 2, 1}, {2, 3, 1}};
+  for (const std::vector<std::uint64_t>& order : orders) {
+    SCOPED_TRACE(::testing::PrintToString(order));
+    const auto source = std::make_shared<at_addresses>();
+    source->order = order;
+    const auto segments = make({.source = source});
+    std::vector<block_index> rooms;
+    for (const std::uint64_t size : {10 * mib, 12 * mib, 14 * mib})
+      rooms.push_back(segments->grow(asks(size), bound).value());
+    for (const block_index each : rooms) segments->free(each, {});
+    EXPECT_EQ(segments->release(bytes{1}, bound).value(), bytes{14 * mib});
+    EXPECT_EQ(segments->check(), "");
+    EXPECT_EQ(segments->release(bytes{13 * mib}, bound).value(), bytes{22 * mib});
+    EXPECT_EQ(source->released, (std::vector<std::uint64_t>{order.rbegin(), order.rend()}));
+    EXPECT_EQ(segments->check(), "");
+    EXPECT_TRUE(segments->close(bound));
+  }
 }
 
 TEST_F(torch_segments_test, what_was_not_closed_is_given_back_at_the_end) {

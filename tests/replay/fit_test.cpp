@@ -161,5 +161,22 @@ TEST(card_trials, of_a_card_that_the_context_fills_or_of_none) {
   EXPECT_TRUE(try_card(make_script(recording_of({})), {}, bytes{1})->fits());
 }
 
+/// In a replay blocks keep their memory: what does not fit there may well have fitted.
+TEST(fits, are_not_told_of_programs_that_suspended_memory) {
+  trace_event suspended = event_at(5 * millisecond, trace_kind::suspended, 0);
+  suspended.pool = 1;
+  suspended.size = 20 * mib;
+  const script script = make_script(recording_of({allocate(0, 1, 20 * mib), suspended}));
+  const auto fit = find_fit(script, {.policy = policy::balanced});
+  ASSERT_FALSE(fit);
+  EXPECT_EQ(errc::not_supported, fit.code());
+  EXPECT_EQ(
+      "the program suspended memory, and a replay does not: how much memory it needs cannot be "
+      "told",
+      fit.error().detail);
+  EXPECT_EQ(errc::not_supported,
+            try_card(script, {.policy = policy::balanced}, bytes{1 << 30}).code());
+}
+
 }  // namespace
 }  // namespace weir::replay

@@ -566,5 +566,18 @@ TEST(names, devices_are_read) {
     EXPECT_FALSE(parse_target(wrong)) << wrong;
 }
 
+/// Larger than any address space: there is no memory for it, as for what is larger than the device.
+TEST(replays, a_request_of_any_size_is_one_that_is_not_met) {
+  const script script =
+      make_script(recording_of({allocate(1, 1, std::uint64_t{1} << 48), allocate(2, 2, mib),
+                                allocate(3, 3, std::uint64_t{1} << 62), allocate(4, 4, mib)}));
+  for (const policy each : all_policies) {
+    const auto played = play(script, {.policy = each});
+    ASSERT_TRUE(played) << name(each) << ": " << played.error().message();
+    EXPECT_EQ(2u, played->ooms) << name(each);
+    EXPECT_EQ((shortfall{0, 1, std::uint64_t{1} << 48, 0}), played->first_oom) << name(each);
+  }
+}
+
 }  // namespace
 }  // namespace weir::replay

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "replay/traces.hpp"
 
 namespace weir::replay { namespace {
@@ -84,6 +87,69 @@ TEST(script, pools_are_released_where_they_were_if_a_block_came_from_them) {
   EXPECT_EQ((lines{"2 allocate 0 of 64 on 0 from 1", "3 free 0 of 64 on 0", "4 release 1"}),
             texts(played));
   EXPECT_EQ(2u, played.events);
+}
+
+/// It has gone where all that the pool had reserved is released before the next request.
+TEST(script, the_memory_of_a_released_pool_may_go_at_once) {
+  const auto pool_event = [](std::uint64_t time, trace_kind kind, std::uint16_t pool,
+                             std::uint64_t size = 0) {
+    trace_event event = event_at(time, kind, 0);
+    event.pool = pool;
+    event.size = size;
+    return event;
+  };
+  const auto request = [](std::uint64_t time, std::uint64_t address, std::uint16_t pool) {
+    trace_event event = allocate(time, address, 64);
+    event.pool = pool;
+    return event;
+  };
+  using enum trace_kind;
+  const script played = make_script(recording_of(
+      {pool_event(0, reserve, 1, 300), request(1, 1, 1), pool_event(2, reserve, 2, 100),
+       request(3, 2, 2), pool_event(4, pool_released, 1), pool_event(5, pool_released, 2),
+       pool_event(6, trace_kind::release, 1, 100), pool_event(7, pool_released, 1),
+       pool_event(8, trace_kind::release, 1, 200), pool_event(9, pool_released, 1),
+       request(10, 3, 0), pool_event(11, trace_kind::release, 2, 100),
+       pool_event(12, pool_released, 2)}));
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> gone;
+  for (const step& each : played.steps)
+    if (each.action == action::release_pool) gone.emplace_back(each.time, each.size);
+  EXPECT_EQ((std::vector<std::pair<std::uint64_t, std::uint64_t>>{
+                {4, 1}, {5, 0}, {7, 1}, {9, 1}, {12, 1}}),
+            gone);
+}
+
+/// Half a million releases of a pool that never goes took minutes when each looked for the next
+/// request.
+TEST(script, releases_of_pools_cost_no_more_the_more_there_are) {
+  recording many = recording_of({});
+  many.streams = {0};
+  many.pools = {"", "p"};
+  trace_event event = event_at(0, trace_kind::reserve, 0);
+  event.pool = 1;
+  event.size = 512;
+  many.events.push_back(event);
+  event = allocate(0, 1, 64);
+  event.pool = 1;
+  many.events.push_back(event);
+  event = event_at(1, trace_kind::pool_released, 0);
+  event.pool = 1;
+  many.events.resize(500'000, event);
+  EXPECT_EQ(499'999u, make_script(many).steps.size());
+}
+
+TEST(script, suspensions_are_counted_and_not_played) {
+  const auto change = [](std::uint64_t time, trace_kind kind, std::uint64_t size) {
+    trace_event event = event_at(time, kind, 0);
+    event.size = size;
+    return event;
+  };
+  const script played = make_script(
+      recording_of({allocate(1, 100, 64), change(2, trace_kind::suspended, 64),
+                    change(3, trace_kind::resumed, 64), change(4, trace_kind::suspended, 64),
+                    change(5, trace_kind::suspended, 0)}));
+  EXPECT_EQ(2u, played.suspensions);
+  EXPECT_EQ((lines{"1 allocate 0 of 64 on 0"}), texts(played));
 }
 
 TEST(script, markers_stand_between_steps_whatever_their_times) {

@@ -596,7 +596,9 @@ TEST(report_history, blocks_are_suspended_by_their_pool) {
     text += "pool " + std::to_string(each.pool) + " " + std::to_string(each.start) + " to " +
             std::to_string(each.end) + ", " + std::to_string(each.size) + " kept " +
             std::to_string(each.kept) + ":";
-    for (const std::uint32_t block : each.blocks) text += " " + std::to_string(block);
+    for (std::size_t block = 0; block < history.blocks.size(); ++block)
+      if (history.blocks[block].pool == each.pool && history.blocks[block].at(each.start))
+        text += " " + std::to_string(block);
     text += "\n";
   }
   EXPECT_EQ(text,

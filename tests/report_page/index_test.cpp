@@ -712,5 +712,38 @@ TEST(report_store, has_what_is_mapped_at_the_moments_that_can_be_shown) {
   EXPECT_THAT(stored({}), IsEmpty());
 }
 
+/// Sizes and addresses are what a file says, however large.
+TEST(report_index, ends_for_blocks_as_large_as_numbers_get) {
+  report::history history;
+  for (std::uint32_t i = 0; i < 40; ++i) {
+    const std::uint64_t size = i < 20 ? std::uint64_t{1} << 63 : UINT64_MAX - i;
+    history.blocks.push_back({.address = i, .size = size, .rounded = size, .start = i, .end = 41});
+  }
+  history.live.assign(41, 0);
+  series finest;
+  for (std::uint32_t i = 0; i < 41; ++i) finest.moment.push_back(i);
+  finest.time.assign(41, 0);
+  const selection chosen = select_blocks(history, finest, {40}, 10);
+  EXPECT_EQ(chosen.small_below, UINT64_MAX);
+  EXPECT_LE(std::count(chosen.kept.begin(), chosen.kept.end(), true), 10);
+}
+
+TEST(report_index, ends_for_addresses_at_the_end_of_all) {
+  report::history history;
+  const std::uint64_t page = 2 * mib;
+  // Ranges that touch, up to the last page, which has no end; and the first page.
+  for (std::uint64_t i = 0; i < 8; ++i)
+    history.mappings.push_back({UINT64_MAX - 16 * page + 2 * i * page, page, 0, 1});
+  history.mappings.push_back({UINT64_MAX - 512, 512, 0, 1});
+  history.mappings.push_back({0, 512, 0, 1});
+  const auto found = used_addresses(history, 2);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].address, 0U);
+  EXPECT_EQ(found[0].size, page);
+  EXPECT_EQ(found[1].address, UINT64_MAX - 17 * page + 1);
+  EXPECT_EQ(found[1].size, 17 * page - 1);
+  EXPECT_EQ(used_addresses(history, 1).size(), 1U);
+}
+
 }  // namespace
 }  // namespace weir::report_test

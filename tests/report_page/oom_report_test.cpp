@@ -144,7 +144,8 @@ TEST_F(oom_report_test, a_program_may_need_more_than_the_device_has) {
   ASSERT_EQ(all.size(), 2U);
   EXPECT_THAT(all[0].verdict, StartsWith("20 MiB are live."));
   EXPECT_EQ(all[1].verdict,
-            "The device is full: of its 50 MiB this allocator has 20 MiB live. Free 1 B more.");
+            "The device is full: of its 50 MiB this allocator has 20 MiB live. Free at least 1 "
+            "B more.");
 }
 
 TEST_F(oom_report_test, what_is_free_must_be_enough_to_be_in_fragments) {
@@ -160,6 +161,44 @@ TEST_F(oom_report_test, what_is_free_must_be_enough_to_be_in_fragments) {
   EXPECT_EQ(all[1].verdict,
             "Others than this allocator hold at least 439 MiB of the device's 500 MiB: 20 MiB are "
             "live here, 40 MiB reserved.");
+}
+
+/// A graph keeps its memory: no other request can have it.
+TEST_F(oom_report_test, what_other_pools_keep_is_not_free) {
+  writer.out.pools = {"", "graph"};
+  writer.out.device_capacity = bytes{1000 * mib};
+  add(trace_kind::limit, 512 * mib);
+  add(trace_kind::reserve, 400 * mib, 1000 * mib).pool = 1;
+  add(trace_kind::reserve, 20 * mib, 2000 * mib);
+  add(trace_kind::out_of_memory, 200 * mib);
+  add(trace_kind::out_of_memory, 200 * mib).pool = 1;
+  const auto all = explain();
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].free.bytes, 20 * mib);
+  EXPECT_EQ(all[0].free.pieces, 1U);
+  EXPECT_EQ(all[0].free.longest, 20 * mib);
+  EXPECT_EQ(all[0].verdict,
+            "The allocator's limit of 512 MiB is in the way: 0 B are live, 420 MiB reserved. Raise "
+            "it by 88 MiB.");
+  EXPECT_EQ(all[1].free.longest, 400 * mib);
+  EXPECT_EQ(all[1].verdict,
+            "400 MiB are reserved and in no block, 400 MiB of it in one piece, but it is kept for "
+            "other streams, or for work that has not completed. Raise the limit of 512 MiB by 108 "
+            "MiB.");
+}
+
+TEST_F(oom_report_test, memory_that_is_moved_stays_its_pools) {
+  add(trace_kind::reserve, 10 * mib, 100 * mib).pool = 1;
+  trace_event& moved = add(trace_kind::move, 4 * mib, 200 * mib);
+  moved.extra = 102 * mib;
+  moved.pool = 1;
+  add(trace_kind::out_of_memory, mib).pool = 1;
+  add(trace_kind::out_of_memory, mib);
+  const auto all = explain();
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].free.bytes, 10 * mib);
+  EXPECT_EQ(all[0].free.pieces, 3U);
+  EXPECT_EQ(all[1].free.bytes, 0U);
 }
 
 TEST_F(oom_report_test, others_hold_nothing_where_the_request_is_larger_than_the_rest) {

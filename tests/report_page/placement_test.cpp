@@ -4,6 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
 #include "samples.hpp"
 #include "support/sizes.hpp"
 
@@ -141,6 +146,64 @@ TEST(report_placement, has_what_comes_behind_the_last_block) {
   EXPECT_EQ(steps[0].before, 0U);
   EXPECT_EQ(steps[1].kind, memory_event_kind::release);
   EXPECT_EQ(steps[1].before, 2U) << "there is no such block";
+}
+
+/// Memory of a pool stays its pool's: a replay of the result must see when a pool gave it back.
+TEST(report_placement, says_of_which_pool_memory_is) {
+  recording_writer writer;
+  writer.out.pools = {"", "a", "b", "c"};
+  for (const std::uint16_t pool : std::vector<std::uint16_t>{3, 0, 1}) {
+    writer.allocate(pool + 1U, pool == 3 ? 0 : 30 * mib);  // an empty block takes no memory
+    writer.out.events.back().pool = pool;
+    writer.allocate(pool + 11U, 40 * mib);
+    writer.out.events.back().pool = pool;
+    if (pool == 0) continue;
+    writer.deallocate(pool + 1U);
+    writer.deallocate(pool + 11U);
+    writer.add(trace_kind::pool_released).pool = pool;
+  }
+  writer.allocate(99, mib);
+  for (const replay::policy policy : {replay::policy::torch_default, replay::policy::balanced}) {
+    SCOPED_TRACE(replay::name(policy));
+    const auto placed = place(replay::make_script(writer.out), {.policy = policy}).value().first;
+    std::map<std::uint16_t, std::int64_t> reserved;
+    std::map<std::uint16_t, std::int64_t> most;
+    for (const placement::physical& each : placed.steps) {
+      const auto size = static_cast<std::int64_t>(each.size);
+      if (each.kind == memory_event_kind::reserve) reserved[each.pool] += size;
+      if (each.kind == memory_event_kind::release) reserved[each.pool] -= size;
+      most[each.pool] = std::max(most[each.pool], reserved[each.pool]);
+    }
+    ASSERT_THAT(most, testing::SizeIs(3));
+    EXPECT_GE(most[0], static_cast<std::int64_t>(70 * mib));
+    EXPECT_GE(most[1], static_cast<std::int64_t>(70 * mib));
+    EXPECT_GE(most[3], static_cast<std::int64_t>(40 * mib));
+    if (policy == replay::policy::torch_default) {  // whose segments are as large as these requests
+      EXPECT_EQ(most[1], static_cast<std::int64_t>(70 * mib));
+      EXPECT_EQ(most[3], static_cast<std::int64_t>(40 * mib));
+      EXPECT_EQ(reserved[1], 0);
+      EXPECT_EQ(reserved[3], 0);
+    }
+    const recording moved = relocate(writer.out, placed);
+    std::set<std::uint16_t> pools;
+    for (const trace_event& each : moved.events)
+      if (each.kind == trace_kind::reserve) pools.insert(each.pool);
+    EXPECT_THAT(pools, ElementsAre(0, 1, 3));
+  }
+}
+
+/// A request that is larger than any address space has no place; those after it have theirs.
+TEST(report_placement, is_not_put_out_by_a_request_of_any_size) {
+  recording_writer writer;
+  writer.allocate(1, std::uint64_t{1} << 62);
+  writer.allocate(2, 3 * mib);
+  writer.out.real_addresses = false;
+  const auto placed = place(replay::make_script(writer.out), {.policy = replay::policy::balanced});
+  ASSERT_TRUE(placed) << placed.error().message();
+  ASSERT_EQ(placed->first.places.size(), 2U);
+  EXPECT_EQ(placed->first.places[0].address, 0U);
+  EXPECT_NE(placed->first.places[1].address, 0U);
+  EXPECT_EQ(placed->first.places[1].rounded, 3 * mib);
 }
 
 }  // namespace

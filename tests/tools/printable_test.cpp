@@ -14,6 +14,15 @@ TEST(printable_text, has_no_control_characters) {
   EXPECT_EQ("", printable_lines(""));
 }
 
+/// A terminal in eight-bit mode takes them as C1 control characters.
+TEST(printable_text, has_no_control_characters_in_single_bytes) {
+  EXPECT_EQ("?31m", printable("\x9b"
+                              "31m"));
+  EXPECT_EQ("a??\xa0", printable("a\x80\x9f\xa0"));
+  EXPECT_EQ("\xe6\xa8?", printable("\xe6\xa8\x1b"));
+  EXPECT_EQ("\xe6?", printable("\xe6\x9b")) << "half a letter";
+}
+
 TEST(printable_text, keeps_what_people_write) {
   EXPECT_EQ("Größe = 2 µs, 模型", printable("Größe = 2 µs, 模型"));
   EXPECT_EQ("\xc2", printable("\xc2"));

@@ -433,6 +433,80 @@ class Replay(Case):
         self.assertIn("no_device", ran.stderr)
 
 
+    # --- What a file says ---------------------------------------------------------------------------
+
+    def test_a_choice_of_device_is_for_snapshots(self):
+        ran = self.expect(weir("replay", self.small, "--device", "7"), 0)
+        self.assertEqual(ran.stderr, f"weir replay: {self.small}: not a PyTorch snapshot: the choice of "
+                                     "device 7 has no effect\n")
+
+    def test_names_of_files_cannot_change_the_terminal(self):
+        odd = self.folder / "e\033]0;title\a.csv"
+        odd.write_text(SMALL)
+        for words in (("replay", odd), ("replay", odd, "--fit"), ("replay", odd, "--profile"),
+                      ("plan", odd, "--seconds", "0"),
+                      ("export", odd, "--format", "csv", "-o", self.folder / "x\033[2J")):
+            ran = self.expect(weir(*words), 0)
+            self.assertNotIn("\033", ran.stdout + ran.stderr, words)
+
+    def test_a_request_of_any_size_is_one_that_is_not_met(self):
+        large = self.folder / "large.csv"
+        large.write_text(SMALL + f"a,9,{1 << 48},0,50\n")
+        for policy in POLICIES:
+            rows = self.rows(large, "--policy", policy, code=1)
+            self.assertEqual([row["ooms"] for row in rows], ["1"], policy)
+
+    def test_a_trace_may_begin_with_remarks(self):
+        remarked = self.folder / "remarked.csv"
+        remarked.write_text("# made by a script\n" + SMALL + "\n")
+        self.assertEqual(self.rows(remarked)[0]["requested_peak"], "3145728")
+
+    def test_a_placed_export_keeps_what_is_each_pools(self):
+        """Pools of 64 MiB one after the other, each released before the next: never more than one."""
+        def entry(time, action, pool, address, size):
+            return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": time,
+                    "pool_id": (0, pool)}
+
+        history = []
+        for pool in range(1, 6):
+            where = (pool, (1 << 40) + pool * (1 << 30), 64 << 20)
+            for action in ("segment_alloc", "alloc", "free_requested", "free_completed", "segment_free"):
+                history.append(entry(1000 * len(history), action, *where))
+        recorded = self.folder / "pools.pickle"
+        recorded.write_bytes(pickle.dumps({"segments": [], "device_traces": [history]}))
+        placed = self.folder / "placed.weirtrace"
+        self.expect(weir("export", recorded, "--format", "weirtrace", "--place", "torch-default", "-o", placed), 0)
+        for policy in ("torch-default", "balanced"):
+            peaks = [self.rows(each, "--policy", policy)[0]["reserved_peak"] for each in (recorded, placed)]
+            self.assertEqual(peaks[0], peaks[1], policy)
+            self.assertLess(int(peaks[0]), 2 * (64 << 20), policy)
+
+    def test_figures_are_the_same_however_many_are_played_at_a_time(self):
+        """Where memory is short PyTorch's policy gives segments back: which ones must not depend on
+        addresses, which the replays of a process share."""
+        lines = ["op,id,bytes,stream,t_us"]
+        time, live, number, state = 0, [], 0, 12345
+        for _ in range(1500):
+            state = (state * 1103515245 + 12345) & 0x7fffffff
+            time += 2000
+            if live and (state >> 8) % 5 < 2:
+                lines.append(f"r,{live.pop((state >> 12) % len(live))},,0,{time}")
+                continue
+            if len(live) > 14:
+                lines.append(f"r,{live.pop(0)},,0,{time}")
+            number += 1
+            live.append(number)
+            lines.append(f"a,{number},{((state >> 10) % 40 + 1) * 1000000},0,{time}")
+        trace = self.folder / "short.csv"
+        trace.write_text("\n".join(lines) + "\n")
+        found = set()
+        for jobs in ("1", "2", "1", "2"):
+            ran = self.expect(weir("replay", trace, trace, trace, "--policy", "torch-default", "--fit",
+                                   "--jobs", jobs, "--format", "csv"), 0)
+            found |= {tuple(row.values()) for row in csv.DictReader(io.StringIO(ran.stdout))}
+        self.assertEqual(len(found), 1, found)
+
+
 class Plan(Case):
     def test_every_line_of_the_text(self):
         ran = self.expect(weir("plan", self.small, "--seconds", "0"), 0)
@@ -472,7 +546,7 @@ class Plan(Case):
                          [(1, 2), (2, 6), (1, 2), (2, 3)])
         recorded = three
         ran = self.expect(weir("plan", recorded, "--step", "3"), 64)
-        self.assertEqual(ran.stderr, f"weir plan: {recorded}: there is no step 3\n")
+        self.assertEqual(ran.stderr, f"weir plan: {recorded}: there is no step 3; the trace has 3 steps\n")
         self.assertEqual(ran.stdout, "")
 
     def test_a_damaged_trace_is_planned_as_far_as_it_goes(self):
@@ -483,6 +557,9 @@ class Plan(Case):
                          f"^weir plan: {damaged}: damaged at byte [0-9]+: .*; [0-9]+ events stand "
                          "before it\n$")
         self.expect(weir("plan", damaged, "--seconds", "0", "-o", self.folder), 2)  # which is no file
+        # The step may stand behind the damage.
+        self.assertIn("there is no step 999; the trace has ",
+                      self.expect(weir("plan", damaged, "--step", "999"), 2).stderr)
 
     def test_a_small_trace_reaches_its_bound(self):
         ran = self.expect(weir("plan", self.small, "--json"), 0)
@@ -506,6 +583,9 @@ class Plan(Case):
 
     def test_bad_words(self):
         self.expect(weir("plan", self.small, "--step", "0"), 64)  # it has no markers
+        for words in (("--step", "-1"), ("--seed", "-1"), ("--device", "-1")):
+            self.assertIn("expected a whole number from 0, got -1",
+                          self.expect(weir("plan", self.small, *words), 64).stderr)
         self.expect(weir("plan", self.folder / "missing"), 2)
         self.expect(weir("plan"), 64)
 
@@ -605,6 +685,8 @@ by site
 
     def test_bad_words(self):
         self.expect(weir("diff", self.small), 64)
+        self.expect(weir("diff", self.small, self.small, "--top", "-1"), 64)
+        self.expect(weir("diff", self.small, self.small, "--device", "-1"), 64)
         self.expect(weir("diff", self.small, self.folder / "missing"), 2)
 
 
@@ -614,8 +696,9 @@ class Record(Case):
         self.expect(weir("record", "-o", trace, "--", "sh", "-c", "exit 7"), 7)
         self.expect(weir("record", "-o", trace, "--", "sh", "-c", "kill -9 $$"), 137)
         ran = self.expect(weir("record", "-o", trace, "--", "/nonexistent/program"), 127)
-        self.assertEqual(ran.stderr.splitlines()[0],
-                         "weir record: /nonexistent/program: No such file or directory")
+        self.assertEqual(ran.stderr, "weir record: /nonexistent/program: No such file or directory\n")
+        ran = self.expect(weir("record", "-o", trace, "--", self.folder), 126)
+        self.assertEqual(ran.stderr, f"weir record: {self.folder}: Permission denied\n")
         self.expect(weir("record"), 64)
 
     def test_the_program_is_told_where_to_record(self):

@@ -16,6 +16,13 @@ TEST(words, ranges_are_said_in_words) {
   EXPECT_EQ(at_least(0.0)("-5"), "-5 is no number of 0 or more");
 }
 
+TEST(words, whole_numbers_do_not_wrap) {
+  EXPECT_EQ(whole_number()("0"), "");
+  EXPECT_EQ(whole_number()("18446744073709551615"), "");
+  for (const char* const text : {"-1", "", "1.5", "+1", "0x1", " 1", "18446744073709551616"})
+    EXPECT_EQ(whole_number()(text), std::string{"expected a whole number from 0, got "} + text);
+}
+
 class correction_test : public testing::Test {
  protected:
   correction_test() {

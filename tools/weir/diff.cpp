@@ -13,6 +13,7 @@
 #include "traces.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/version.hpp"
+#include "words.hpp"
 
 namespace weir::command {
 
@@ -116,6 +117,7 @@ void add_diff(CLI::App& application, int& exit_code) {
   diff->add_option("after", args->after, "Another one")->type_name("TRACE")->required();
   diff->add_option("--top", args->top, "How many groups of each kind to show")
       ->type_name("N")
+      ->check(whole_number())
       ->capture_default_str();
   diff->add_flag("--json", args->as_json, "Write JSON, with all groups, instead of text");
   add_snapshot_device(*diff, "--device", args->device);

@@ -15,6 +15,7 @@
 #include "formats/memory_map.hpp"
 #include "formats/torch_snapshot.hpp"
 #include "output.hpp"
+#include "printable.hpp"
 #include "replay/replay.hpp"
 #include "report/placement.hpp"
 #include "traces.hpp"
@@ -83,7 +84,7 @@ result<void> write(const recording& recording, const std::string& format, const 
 /// "FILE: 9933 events, 1.2 MiB; at the end 3 GiB live in 4 GiB reserved": which the other
 /// program should show too.
 void print_summary(const recording& recording, const output_file& output) {
-  const std::string path = output.is_standard() ? "standard output" : output.path();
+  const std::string path = output.is_standard() ? "standard output" : printable(output.path());
   formats::memory_map map{recording};
   for (const trace_event& each : recording.events) map.apply(each);
   std::uint64_t live = 0;

@@ -13,6 +13,7 @@
 #include "formats/output.hpp"
 #include "json.hpp"
 #include "output.hpp"
+#include "printable.hpp"
 #include "traces.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/version.hpp"
@@ -81,7 +82,7 @@ std::string to_text(const std::string& name, const replay::plan& plan) {
       "ratio          {:.4f}\n"
       "tries          {}\n"
       "time           {:.2f} s\n",
-      name, plan.offsets.size(), size(plan.bound),
+      printable(name), plan.offsets.size(), size(plan.bound),
       plan.first_height == 0 && plan.height != 0 ? "not done in this time"
                                                  : size(plan.first_height),
       size(plan.height), plan.ratio(), plan.tries,
@@ -116,8 +117,12 @@ int run_plan(const plan_arguments& args) {
   const auto script = replay::make_script(*recording);
   const auto between = window_of(script, args.step);
   if (!between) {
-    print_error(plan_subcommand, fmt::format("{}: there is no step {}", args.trace, *args.step));
-    return bad_usage;
+    const std::size_t steps = script.markers.size();
+    print_error(plan_subcommand,
+                fmt::format("{}: there is no step {}; the trace has {} {}", args.trace, *args.step,
+                            steps, steps == 1 ? "step" : "steps"));
+    // The step may stand behind the damage.
+    return exit_code == 0 ? bad_usage : failed;
   }
   const auto blocks = replay::lifetimes_between(script, between->from, between->to);
   replay::plan_settings settings;
@@ -150,13 +155,15 @@ void add_plan(CLI::App& application, int& exit_code) {
   const auto args = std::make_shared<plan_arguments>();
   plan->add_option("trace", args->trace, "A recording")->type_name("TRACE")->required();
   plan->add_option("--step", args->step, "Only the step between markers N and N + 1, from 0")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(whole_number());
   plan->add_option("--seconds", args->seconds, "How long to search, once the trace is read")
       ->type_name("S")
       ->check(between(0.0, 86400.0))
       ->capture_default_str();
   plan->add_option("--seed", args->seed, "Where the search begins")
       ->type_name("N")
+      ->check(whole_number())
       ->capture_default_str();
   plan->add_option("-o,--output", args->output,
                    "Write where each block lies to this file, as CSV; - is the standard output")

@@ -1,22 +1,33 @@
 // Text of files and of other processes, on its way to a terminal.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
+
+#include "formats/utf8.hpp"
 
 namespace weir::command {
 
 /// The text with a question mark for every control character, so that it cannot move the cursor or
-/// change the terminal. UTF-8 stays, but for the control characters among it (U+0080 to U+009F).
+/// change the terminal. UTF-8 stays, but for the control characters among it (U+0080 to U+009F),
+/// which a terminal may also take as single bytes where they are not part of a letter.
 [[nodiscard]] inline std::string printable(std::string_view text) {
   std::string safe;
   safe.reserve(text.size());
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0U;
-    const bool is_long = byte == 0xc2 && next >= 0x80 && next <= 0x9f;
-    if (is_long) ++i;
-    safe += is_long || byte < 0x20 || byte == 0x7f ? '?' : text[i];
+  while (!text.empty()) {
+    const std::size_t length = std::max<std::size_t>(formats::utf8_length(text), 1);
+    const std::string_view letter = text.substr(0, length);
+    text.remove_prefix(length);
+    const auto first = static_cast<unsigned char>(letter[0]);
+    const auto last = static_cast<unsigned char>(letter.back());
+    const bool is_control = length == 1 ? first < 0x20 || (first >= 0x7f && first <= 0x9f)
+                                        : first == 0xc2 && last <= 0x9f;
+    if (is_control) {
+      safe += '?';
+    } else {
+      safe += letter;
+    }
   }
   return safe;
 }

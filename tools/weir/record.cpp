@@ -1,8 +1,10 @@
 // weir record: runs a program so that weir in it records what it does.
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "printable.hpp"
 #include "traces.hpp"
 #include "weir/base/bytes.hpp"
 
@@ -39,8 +42,13 @@ struct record_arguments {
   std::vector<std::string> command;
 };
 
-/// Runs it and waits; its exit code as a shell has it.
-int run_program(const std::vector<std::string>& command) {
+struct program_end {
+  int exit_code = 0;  // as a shell has it
+  bool was_started = true;
+};
+
+/// Runs it and waits.
+program_end run_program(const std::vector<std::string>& command) {
   std::vector<char*> words;
   for (const std::string& each : command) words.push_back(const_cast<char*>(each.c_str()));
   words.push_back(nullptr);
@@ -51,6 +59,9 @@ int run_program(const std::vector<std::string>& command) {
   ignore.sa_handler = SIG_IGN;
   ::sigaction(SIGINT, &ignore, &interrupt);
   ::sigaction(SIGQUIT, &ignore, &quit);
+  // Starting the program closes it; a byte says that it could not be started.
+  std::array<int, 2> refusal{-1, -1};
+  const bool is_told = ::pipe2(refusal.data(), O_CLOEXEC) == 0;
   const pid_t child = ::fork();
   if (child == 0) {
     ::sigaction(SIGINT, &interrupt, nullptr);
@@ -59,9 +70,20 @@ int run_program(const std::vector<std::string>& command) {
     ::execvp(words.front(), words.data());
     const int code = errno == ENOENT ? 127 : 126;
     const std::string text =
-        fmt::format("weir record: {}: {}\n", command.front(), std::strerror(errno));
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+        fmt::format("weir record: {}: {}\n", printable(command.front()), std::strerror(errno));
+    [[maybe_unused]] auto written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (is_told) written = ::write(refusal[1], "x", 1);
     ::_exit(code);
+  }
+  bool was_started = child > 0;
+  if (is_told) {
+    char byte = 0;
+    ::close(refusal[1]);
+    ssize_t count = 0;
+    while ((count = ::read(refusal[0], &byte, 1)) < 0 && errno == EINTR) {
+    }
+    was_started = was_started && count == 0;
+    ::close(refusal[0]);
   }
   int status = 0;
   while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
@@ -71,9 +93,9 @@ int run_program(const std::vector<std::string>& command) {
   if (child < 0) {
     print_error(record_subcommand,
                 fmt::format("the program could not be started: {}", std::strerror(errno)));
-    return 126;
+    return {126, false};
   }
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), was_started};
 }
 
 /// The trace and what stands beside it: a process's further allocators, a crash's remains.
@@ -109,7 +131,8 @@ int run_record(const record_arguments& args) {
   const auto before = recorded_at(output);
   ::setenv("WEIR_RECORD", output.c_str(), 1);
   ::setenv("WEIR_LIVE", "on", 0);  // for weir top, meanwhile
-  const int exit_code = run_program(args.command);
+  const auto [exit_code, was_started] = run_program(args.command);
+  if (!was_started) return exit_code;
   bool any = false;
   for (const auto& each : recorded_at(output)) {
     if (std::find(before.begin(), before.end(), each) != before.end()) continue;

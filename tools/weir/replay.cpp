@@ -270,6 +270,12 @@ int run_replay(const replay_arguments& given) {
     }
     if (warn_if_damaged(replay_subcommand, path, *recording))
       exit_code = std::max(exit_code, incomplete);
+    if (warn_if_suspended(replay_subcommand, path, *recording) && !args.capacity.empty() &&
+        !args.fit) {
+      print_error(replay_subcommand, path + ": --capacity cannot be answered for such a trace");
+      exit_code = failed;
+      continue;
+    }
     subjects.push_back(std::make_unique<subject>(
         subject{trace_name(path), replay::make_script(*recording), std::move(recording->peaks),
                 replay::recorded_reserved_peak(*recording)}));

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "json.hpp"
+#include "printable.hpp"
 #include "replay.hpp"
 #include "weir/base/version.hpp"
 
@@ -65,9 +66,9 @@ std::string to_table(const std::vector<replay_row>& rows) {
     const bool same = before != nullptr && *before == each.trace;
     if (before != nullptr && !same) text += '\n';
     before = &each.trace;
-    fmt::format_to(std::back_inserter(text), "{:<{}}  {:<16} {:>10} {:>9}", same ? "" : each.trace,
-                   width, replay::name(outcome.policy), gibibytes(outcome.requested_peak),
-                   gibibytes(outcome.reserved_peak));
+    fmt::format_to(std::back_inserter(text), "{:<{}}  {:<16} {:>10} {:>9}",
+                   same ? "" : printable(each.trace), width, replay::name(outcome.policy),
+                   gibibytes(outcome.requested_peak), gibibytes(outcome.reserved_peak));
     if (recorded)
       fmt::format_to(std::back_inserter(text), " {:>12}",
                      each.recorded ? gibibytes(*each.recorded) : "");
@@ -140,7 +141,7 @@ std::string to_table(const std::vector<fit_row>& rows) {
     if (before != nullptr && !same) text += '\n';
     before = &each.trace;
     fmt::format_to(std::back_inserter(text), "{:<{}}  {:<16} {:>10} {:>13} {:>6.3f} {:>5}",
-                   same ? "" : each.trace, width, replay::name(fit.policy),
+                   same ? "" : printable(each.trace), width, replay::name(fit.policy),
                    gibibytes(fit.requested_peak), gibibytes(fit.capacity.count()), fit.ratio(),
                    fit.plays);
     for (const replay::card_fit& card : fit.cards)

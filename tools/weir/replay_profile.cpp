@@ -54,7 +54,7 @@ std::string to_profile_table(const std::vector<replay_row>& rows) {
   for (const replay_row& row : rows) {
     const replay::profile& profile = *row.outcome.profile;
     if (!text.empty()) text += '\n';
-    fmt::format_to(out, "{}, {}\n", row.trace, replay::name(row.outcome.policy));
+    fmt::format_to(out, "{}, {}\n", printable(row.trace), replay::name(row.outcome.policy));
     fmt::format_to(out, "  {:<35} {:>9} {:>9} {:>10} {:>9}\n", "cause", "steps", "calls",
                    "driver ms", "host ms");
     each_cause(profile, [&](std::string_view name, const replay::cause_cost& cost) {

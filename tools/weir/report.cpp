@@ -178,6 +178,7 @@ std::unique_ptr<run_report> make_run(const report_arguments& args, const policy_
   auto read = read_trace(report_subcommand, path, args.device);
   if (!read) return nullptr;
   const bool is_incomplete = warn_if_damaged(report_subcommand, path, *read);
+  if (!policies.compared.empty()) warn_if_suspended(report_subcommand, path, *read);
   auto made = std::make_unique<run_report>(std::move(*read), std::move(name));
   made->is_incomplete = is_incomplete;
   const recording& recorded = made->recorded;
@@ -249,7 +250,7 @@ int report_runs(const report_arguments& args) {
     is_incomplete = is_incomplete || each->is_incomplete;
   }
   fmt::print(output->is_standard() ? stderr : stdout, "{}: {} events, {}\n{}",
-             output->is_standard() ? "standard output" : args.output, events,
+             output->is_standard() ? "standard output" : printable(args.output), events,
              to_string(bytes{page.size()}), card_summary(runs));
   return is_incomplete ? incomplete : 0;
 }

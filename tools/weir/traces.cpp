@@ -12,6 +12,7 @@
 #include "formats/frames.hpp"
 #include "formats/open.hpp"
 #include "printable.hpp"
+#include "words.hpp"
 
 namespace weir::command {
 
@@ -42,14 +43,20 @@ void print_error(std::string_view subcommand, const error& error) {
 std::optional<recording> read_trace(std::string_view subcommand, const std::string& path,
                                     std::optional<std::uint64_t> device) {
   std::string remark;
+  bool is_ignored = false;
   auto read = [&] {
-    const stage_line reading{"reading " + path};
-    auto recorded = formats::read_recording(path, {}, {.device = device, .remark = &remark});
+    const stage_line reading{"reading " + printable(path)};
+    auto recorded = formats::read_recording(
+        path, {}, {.device = device, .remark = &remark, .is_ignored = &is_ignored});
     if (recorded) formats::name_frames(*recorded);
     return recorded;
   }();
   if (read && !remark.empty() && !device)
     print_error(subcommand, path + ": " + remark + "; --device N reads another");
+  if (read && is_ignored)
+    print_error(subcommand,
+                fmt::format("{}: not a PyTorch snapshot: the choice of device {} has no effect",
+                            path, device.value_or(0)));
   if (read) return std::move(*read);
   print_error(subcommand, read.error());
   return std::nullopt;
@@ -61,7 +68,8 @@ void add_snapshot_device(CLI::App& subcommand, const std::string& names,
       .add_option(names, device,
                   "Of a PyTorch snapshot of several devices: the number of the one to read; else "
                   "that which held the most")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(whole_number());
 }
 
 bool warn_if_damaged(std::string_view subcommand, const std::string& path,
@@ -75,6 +83,20 @@ bool warn_if_damaged(std::string_view subcommand, const std::string& path,
     print_error(subcommand,
                 fmt::format("{}: {} events were dropped by the recorder", path, recording.dropped));
   return recording.damage || recording.dropped != 0;
+}
+
+bool warn_if_suspended(std::string_view subcommand, const std::string& path,
+                       const recording& recording) {
+  const auto count = std::count_if(
+      recording.events.begin(), recording.events.end(),
+      [](const trace_event& each) { return each.kind == trace_kind::suspended && each.size != 0; });
+  if (count == 0) return false;
+  print_error(
+      subcommand,
+      fmt::format("{}: the program suspended memory {} {}; a replay does not, so its figures "
+                  "are of a program that keeps all of it",
+                  path, count, count == 1 ? "time" : "times"));
+  return true;
 }
 
 // --- Progress ------------------------------------------------------------------------------------

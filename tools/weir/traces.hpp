@@ -37,6 +37,11 @@ void add_snapshot_device(CLI::App& subcommand, const std::string& names,
 bool warn_if_damaged(std::string_view subcommand, const std::string& path,
                      const recording& recording);
 
+/// Prints that the figures of its replays are too high if the program suspended memory; whether it
+/// did.
+bool warn_if_suspended(std::string_view subcommand, const std::string& path,
+                       const recording& recording);
+
 /// "weir replay: …" on the error output.
 void print_error(std::string_view subcommand, std::string_view message);
 /// The same for an error, which may come without a detail.

@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace weir::command {
 
@@ -29,6 +32,18 @@ template <class Number>
                           const bool is_number = CLI::detail::lexical_cast(text, value);
                           if (is_number && least <= value) return std::string{};
                           return fmt::format("{} is no number of {} or more", text, least);
+                        },
+                        ""};
+}
+
+/// Refuses what is not a whole number from 0, such as -1, which would wrap.
+[[nodiscard]] inline CLI::Validator whole_number() {
+  return CLI::Validator{[](const std::string& text) {
+                          std::uint64_t value = 0;
+                          const char* const end = text.data() + text.size();
+                          const auto read = std::from_chars(text.data(), end, value);
+                          if (read.ec == std::errc{} && read.ptr == end) return std::string{};
+                          return fmt::format("expected a whole number from 0, got {}", text);
                         },
                         ""};
 }

@@ -127,8 +127,8 @@ function findLeaks({ recording, blocks, sites, events }) {
 
 const mostOoms = 16;
 
-// Free memory among the live blocks of a moment: {bytes, pieces, longest}.
-function holesAt({ blocks, spans }, event) {
+// Free memory of a pool among the live blocks of a moment: {bytes, pieces, longest}.
+function holesAt({ blocks, spans }, event, pool = 0) {
   const rangesOf = (all, size) => all.filter((each) => livesAt(each, event)).map((each) => [each.address, each.address + each[size]]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
   const used = rangesOf(blocks, 'rounded');
   const out = { bytes: 0, pieces: 0, longest: 0 };
@@ -141,7 +141,7 @@ function holesAt({ blocks, spans }, event) {
     out.longest = Math.max(out.longest, open);
     openEnd = to;
   };
-  for (const [from, to] of rangesOf(spans, 'size')) {
+  for (const [from, to] of rangesOf(spans.filter((span) => span.pool === pool), 'size')) {
     let at = from;
     while (next < used.length && used[next][1] <= from) ++next;
     for (let i = next; i < used.length && used[i][0] < to; ++i) {
@@ -161,7 +161,7 @@ function verdictOf(about) {
   const less = (from, size) => from - Math.min(from, size);
   const held = Math.max(less(reserved, free), live);
   const room = less(deviceTotal, Math.max(reserved, live));
-  const freeMore = (missing) => (live >= missing ? `Free ${text(missing)} more.` : 'Ask for less.');
+  const freeMore = (missing) => (live >= missing ? `Free at least ${text(missing)} more.` : 'Ask for less.');
   const byLimit = () => {
     const out = `The allocator's limit of ${text(limit)} is in the way: ${text(live)} are live${reserved ? `, ${text(reserved)} reserved.` : '.'}`;
     const missing = less(held + requested, limit);
@@ -169,8 +169,13 @@ function verdictOf(about) {
     if (!deviceTotal || free + room >= requested) return `${out} Raise it by ${text(missing)}${live >= missing ? `, or free ${text(missing)}` : ''}.`;
     return `${out} Raising it alone does not help, with ${text(room)} free of the device's ${text(deviceTotal)}. ${freeMore(Math.max(missing, requested - free - room))}`;
   };
-  const byFragments = () => `${text(free)} are reserved and in no block, but in pieces, the longest ${text(longest)}; ${text(requested)} are asked for in one.${
-    reserved + requested > limit ? ` Raise the limit of ${text(limit)} by ${text(reserved + requested - limit)}.` : ''} The pages below show which blocks hold the pieces apart.`;
+  const byFragments = () => {
+    const isShort = longest < requested;
+    const pieces = isShort ? `but in pieces, the longest ${text(longest)}; ${text(requested)} are asked for in one.`
+      : `${text(longest)} of it in one piece, but it is kept for other streams, or for work that has not completed.`;
+    const raise = reserved + requested > limit ? ` Raise the limit of ${text(limit)} by ${text(reserved + requested - limit)}.` : '';
+    return `${text(free)} are reserved and in no block, ${pieces}${raise}${isShort ? ' The pages below show which blocks hold the pieces apart.' : ''}`;
+  };
   if (!requested) return 'The request fits.';
   if (tagLive + requested > tagLimit) {
     const missing = tagLive + requested - tagLimit;
@@ -208,7 +213,7 @@ function explainOoms(lifetimes) {
       if (block.tag === tag) tagLive += block.rounded;
     }
     const limit = limits.get(0) ?? Infinity;
-    const free = reserved ? holesAt(lifetimes, event) : { bytes: 0, pieces: 0, longest: 0 };
+    const free = reserved ? holesAt(lifetimes, event, recording.pool[event]) : { bytes: 0, pieces: 0, longest: 0 };
     const isTagged = tag !== 0 && tag < recording.tags.length;
     const known = { requested: recording.size[event], live: live[event], rounded, reserved: reserved ? reserved[event] : 0, limit: limit === Infinity ? 0 : limit, free: free.bytes, longest: free.longest };
     out.push({

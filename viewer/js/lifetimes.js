@@ -69,14 +69,14 @@ class SortedMap {
 // Physical memory as it is mapped, moved and unmapped; pieces of a reservation may go on their own.
 class Mappings {
   constructor() {
-    this.mapped = new SortedMap();  // {size, since} by address
+    this.mapped = new SortedMap();  // {size, since, pool} by address
     this.spans = [];
   }
 
-  map(address, wanted, event) {
+  map(address, wanted, event, pool) {
     const size = sizeWithin(address, wanted);
     this.unmap(address, size, event);  // the release of what was mapped there before was not recorded
-    if (size) this.mapped.set(address, { size, since: event });
+    if (size) this.mapped.set(address, { size, since: event, pool });
   }
 
   unmap(address, size, event) {
@@ -89,21 +89,21 @@ class Mappings {
       }
       const cut = Math.max(from, address);
       const cutEnd = Math.min(to, end);
-      this.spans.push({ address: cut, size: cutEnd - cut, start: piece.since, end: event });
-      if (from < cut) this.mapped.set(from, { size: cut - from, since: piece.since });
-      if (cutEnd < to) this.mapped.set(cutEnd, { size: to - cutEnd, since: piece.since });
+      this.spans.push({ address: cut, size: cutEnd - cut, start: piece.since, end: event, pool: piece.pool });
+      if (from < cut) this.mapped.set(from, { ...piece, size: cut - from });
+      if (cutEnd < to) this.mapped.set(cutEnd, { ...piece, size: to - cutEnd });
     }
   }
 
   finish(events) {
-    for (const [address, { size, since }] of this.mapped.entries()) this.spans.push({ address, size, start: since, end: events });
+    for (const [address, { size, since, pool }] of this.mapped.entries()) this.spans.push({ address, size, start: since, end: events, pool });
     return this.spans.sort((a, b) => a.start - b.start || a.address - b.address);
   }
 }
 
 // Everything that later steps need of the events:
 //   blocks {address, size, rounded, start, end, site, stream, tag, pool}, by start; live after event `start`, before `end`
-//   spans {address, size, start, end} of physical memory, by start
+//   spans {address, size, start, end, pool} of physical memory, by start
 //   sites {stack, size}: a stack's number plus one, or without stacks a size
 //   freed: blocks in the order of their frees; live, reserved: bytes after each event (reserved: null if not known)
 //   peak: the event after which most was live
@@ -149,10 +149,10 @@ class Lifetimes {
     else if (!recording.realAddresses) return;
     else if (kind === kinds.reserve) {
       this.changeReserved(size);
-      this.mappings.map(address, size, i);
+      this.mappings.map(address, size, i, recording.pool[i]);
     } else if (kind === kinds.move) {
       this.mappings.unmap(recording.extra[i], size, i);
-      this.mappings.map(address, size, i);
+      this.mappings.map(address, size, i, recording.pool[i]);
     } else if (kind === kinds.release) {
       this.changeReserved(-Math.min(this.reservedNow, size));
       this.mappings.unmap(address, size, i);

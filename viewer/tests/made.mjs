@@ -75,7 +75,7 @@ test('what ran out is explained by its moment', () => open(async (page) => {
   const events = [physical('reserve', 16, 8), allocate(16, MiB, { tag: 1, extra: 2 * MiB }), allocate(20, MiB, { tag: 2 }), { kind: 'limit', size: 9 * MiB }, oom(3 * MiB, { stream: 1 }), { kind: 'limit', size: 3 * MiB, tag: 1 }, oom(2 * MiB, { tag: 1 }), free(16)];
   const found = await withEvents(page, events, { tags: ['', 'a', 'b'], streams: [0n, 1n] }, (l, { explainOoms }) => explainOoms(l));
   assert.deepEqual(found[0], { event: 4, time: 4000, stream: 1, requested: 3 * MiB, live: 2 * MiB, rounded: 3 * MiB, reserved: 8 * MiB, limit: 9 * MiB, free: 5 * MiB, longest: 3 * MiB, pieces: 2,
-    verdict: '5 MiB are reserved and in no block, but in pieces, the longest 3 MiB; 3 MiB are asked for in one. Raise the limit of 9 MiB by 2 MiB. The pages below show which blocks hold the pieces apart.',
+    verdict: '5 MiB are reserved and in no block, 3 MiB of it in one piece, but it is kept for other streams, or for work that has not completed. Raise the limit of 9 MiB by 2 MiB.',
     tags: [{ label: 'a', size: MiB }, { label: 'b', size: MiB }] });
   assert.equal(found[1].verdict, 'The limit of tag "a", 3 MiB, is in the way: 2 MiB are live with it. Raise it by 1 MiB, or free 1 MiB of the tag.');
   assert.equal(found.length, 2);
@@ -89,6 +89,7 @@ test('free memory is counted before, between and behind blocks', () => open(asyn
     return [bytes / 2 ** 20, pieces, longest / 2 ** 20].join();
   });
   const block = (address, size) => allocate(address, size * MiB);
+  assert.equal(await holes({ ...physical('reserve', 10, 10), pool: 1 }, physical('reserve', 30, 4)), '4,1,4');
   assert.equal(await holes(physical('reserve', 10, 10), block(12, 1), block(15, 2)), '7,3,3');
   assert.equal(await holes(physical('reserve', 10, 4), physical('reserve', 14, 4), block(10, 1)), '7,1,7');
   assert.equal(await holes(physical('reserve', 10, 4), physical('reserve', 20, 4), block(12, 10)), '4,2,2');

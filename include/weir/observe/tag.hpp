@@ -24,7 +24,7 @@ class WEIR_API tag {
 
   constexpr tag() noexcept = default;
   /// The tag of that name, made at first sight. invalid_argument: the name is empty or longer than
-  /// 255 bytes; limit_exceeded: there are `most` names already.
+  /// 255 bytes; limit_exceeded: there are `most` names already; no_host_memory.
   [[nodiscard]] static result<tag> named(std::string_view name);
   /// The tag with that number, as events and snapshots carry it. not_found: no name has it.
   [[nodiscard]] static result<tag> numbered(std::uint16_t number);

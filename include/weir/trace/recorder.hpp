@@ -71,7 +71,8 @@ struct recorder_stats {
 /// nanoseconds.
 class WEIR_API recorder final : public event_sink {
  public:
-  /// invalid_argument: an option is out of range; system: the file cannot be created.
+  /// invalid_argument: an option is out of range; system: the file cannot be created;
+  /// no_host_memory: the host has no memory for it, and there is no file.
   [[nodiscard]] static result<std::unique_ptr<recorder>> start(
       const std::string& path, const recorder_options& options = {});
   /// As stop(); what fails goes to the error handler.
