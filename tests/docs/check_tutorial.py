@@ -23,12 +23,11 @@ def replays(document):
 
 
 def comparable(output):
-    """Without the last column of a table that ends in events a second, which differs from run to run."""
-    lines = output.rstrip().split("\n")
-    if lines[0].endswith("M events/s"):
-        lines = [re.sub(r"\s+\S+$", "", line.removesuffix("M events/s").rstrip() + " x") if line is lines[0]
-                 else re.sub(r"\s+\S+$", "", line) for line in lines]
-    return [line.rstrip() for line in lines]
+    """The lines without the last column if that is the speed, which differs from run to run."""
+    head, *rows = output.rstrip().split("\n")
+    if head.endswith("M events/s"):
+        head, rows = head.removesuffix("M events/s"), [row.rpartition(" ")[0] for row in rows]
+    return [line.rstrip() for line in (head, *rows)]
 
 
 def main():
