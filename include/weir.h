@@ -234,8 +234,8 @@ WEIR_C_API weir_error weir_stream_wrap(weir_runtime* runtime, int32_t device, vo
                                        weir_stream** stream);
 /* Another handle of the same stream, for who needs it longer than the first handle is open. */
 WEIR_C_API weir_error weir_stream_duplicate(weir_stream* stream, weir_stream** duplicate);
-/* Destroys a stream of weir's own, with the last of its handles; work still queued is carried out. Of
- * a wrapped one only the reference goes. */
+/* Destroys a stream of weir's own, with the last of its handles; work still queued is carried out.
+ * Of a wrapped one only the reference goes. */
 WEIR_C_API weir_error weir_stream_close(weir_stream* stream);
 
 /* The CUstream. */

@@ -50,10 +50,11 @@ std::uint64_t place_in_order(std::vector<round_block>& items, std::uint32_t roun
     }
     if (smallest == ~std::uint64_t{0}) each.offset = top;
     height = std::max(height, each.offset + each.size);
-    placed.insert(
-        std::upper_bound(placed.begin(), placed.end(), &each,
-                         [](const round_block* a, const round_block* b) { return a->offset < b->offset; }),
-        &each);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), &each,
+                                   [](const round_block* a, const round_block* b) {
+                                     return a->offset < b->offset;
+                                   }),
+                  &each);
   }
   return height;
 }
