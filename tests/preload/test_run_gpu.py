@@ -33,6 +33,7 @@ LEFT_TO_THE_DRIVER = {
 # stream that was destroyed (seen with one of CUDA 13.0).
 ORDERED = """alloc 0
 used 3145728
+context 0 null 1
 free by cuMemFree: 0
 most 3145728
 from the default pool: 0

@@ -581,7 +581,7 @@ class Pools(SuspendTest):
         with torch.cuda.use_mem_pool(pool):
             x = block(MIB)
         with self.assertRaisesRegex(RuntimeError, "before its first request"):
-            weir.torch._extension.make_pool_suspendable(0, pool.id, False, 0, (0, 0, 2, 0))
+            weir.torch._extension.make_pool_suspendable(0, pool.id, False, 0, (0, 0, 2, 0, 0))
         del x
         if weir.torch._version() >= (2, 10):
             with self.assertRaisesRegex(RuntimeError, "no_split"):
