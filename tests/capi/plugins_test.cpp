@@ -530,10 +530,11 @@ TEST(c_errors_of_a_thread, need_a_key_that_the_process_may_not_have) {
         for (pthread_key_t key{}; ::pthread_key_create(&key, nullptr) == 0; last = key)
           has_any = true;
         if (!has_any || ::pthread_setspecific(last, &last) != 0) ::_exit(3);
+        const void* const first = ::pthread_getspecific(0);  // a sanitizer's, say
         if (weir_runtime_open("runtime=none", nullptr) != weir_error_invalid_argument) ::_exit(4);
         if (weir_last_error_message() != std::string{}) ::_exit(5);
         if (weir_plugin_set_stream(0, nullptr) == weir_ok) ::_exit(6);
-        if (::pthread_getspecific(last) != &last || ::pthread_getspecific(0) != nullptr) ::_exit(7);
+        if (::pthread_getspecific(last) != &last || ::pthread_getspecific(0) != first) ::_exit(7);
         ::_exit(0);
       },
       ::testing::ExitedWithCode(0), "");
