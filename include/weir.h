@@ -1002,7 +1002,9 @@ WEIR_C_API weir_error weir_pinned_pool_create(weir_runtime* runtime, int32_t dev
                                               uint64_t threshold, weir_block_pool** pool);
 /* Releases all memory; blocks that are still live are reported to the error handler. */
 WEIR_C_API weir_error weir_block_pool_close(weir_block_pool* pool);
-/* As weir_allocator_...; an alignment of 0 is 256. */
+/* As weir_allocator_...; an alignment of 0 is 256. A bin pool allocates on streams of its device, a
+ * pinned pool on those of every device; deallocate and record_stream take streams of every device.
+ */
 WEIR_C_API weir_error weir_block_pool_allocate(weir_block_pool* pool, uint64_t size,
                                                uint64_t alignment, weir_stream* stream,
                                                void** pointer);
