@@ -8,9 +8,7 @@ import { chromium } from 'playwright-core';
 
 export const options = { events: '300000', chromium: '/usr/bin/chromium-headless-shell' };
 
-// What a tool that runs the tests may set: `rewrite` changes the text of pages before they are opened,
-// `opened` and `closing` see every page, and `patience` bounds every wait.
-export const hooks = { rewrite: (html) => html, opened: null, closing: null, patience: 30000 };
+const patience = 30000;  // of every wait, in milliseconds
 
 // Registered in this order. `recorded`: it needs pageOf(); `measures`: it says how quick the page is, and
 // nothing else.
@@ -54,9 +52,9 @@ export function pageOf(kind, events = options.events) {
 // looked at when it has ended with such an error.
 export async function open(html, { width = 1280, height = 900, scheme = 'light', scale = 1, before, fails } = {}, look) {
   const file = join(folder, `open${++opened}.html`);  // several are open at a time
-  writeFileSync(file, hooks.rewrite(html));
+  writeFileSync(file, html);
   const page = await browser.newPage({ viewport: { width, height }, colorScheme: scheme, deviceScaleFactor: scale });
-  page.setDefaultTimeout(hooks.patience);
+  page.setDefaultTimeout(patience);
   const said = [];
   let complain;
   const complaint = new Promise((_, reject) => { complain = reject; });
@@ -73,7 +71,6 @@ export async function open(html, { width = 1280, height = 900, scheme = 'light',
   page.on('request', (request) => {
     if (!/^(file|data):/.test(request.url())) said.push(`asked the network for ${request.url()}`);
   });
-  if (hooks.opened) await hooks.opened(page);
   try {
     if (before) await before(page);
     await page.goto(`file://${file}`);
@@ -87,7 +84,6 @@ export async function open(html, { width = 1280, height = 900, scheme = 'light',
     await look(page);
     assert.deepEqual(said, [], 'the page said something');
   } finally {
-    if (hooks.closing) await hooks.closing(page);
     await page.close();
     rmSync(file);
   }
@@ -99,7 +95,7 @@ export const text = (page, selector) => page.locator(selector).innerText();
 
 // Playwright's own waiting needs eval, which the page's policy forbids.
 export async function until(page, condition, argument) {
-  for (const end = Date.now() + Math.min(15000, hooks.patience); Date.now() < end;) {
+  for (const end = Date.now() + patience / 2; Date.now() < end;) {
     if (await page.evaluate(condition, argument)) return;
     await page.waitForTimeout(30);
   }
