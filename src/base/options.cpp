@@ -5,11 +5,13 @@
 #include <array>
 #include <charconv>
 #include <concepts>
+#include <new>
 #include <optional>
 #include <type_traits>
 #include <utility>
 
 #include "base/environment.hpp"
+#include "base/host_memory.hpp"
 
 namespace weir { inline namespace v0 {
 namespace {
@@ -303,14 +305,16 @@ std::string to_string(crossing_rule rule) { return text_of<crossing_rule>::write
 std::string to_string(debug_checks checks) { return text_of<debug_checks>::write(checks); }
 std::string to_string(rdma_use use) { return text_of<rdma_use>::write(use); }
 
-result<void> set(options& target, std::string_view name, std::string_view value) {
+result<void> set(options& target, std::string_view name, std::string_view value) try {
 #define WEIR_OPTION(member, type, initial, values, unit, environment, meaning) \
   if (name == #member) return assign(target.member, #member, value, values, unit);
 #include "weir/base/options.def"
   return unknown_option(name);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<void> set_all(options& target, std::string_view list) {
+result<void> set_all(options& target, std::string_view list) try {
   options changed = target;
   while (!list.empty()) {
     const std::string entry = take_entry(list);
@@ -322,13 +326,17 @@ result<void> set_all(options& target, std::string_view list) {
   }
   target = std::move(changed);
   return {};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<std::string> get(const options& source, std::string_view name) {
+result<std::string> get(const options& source, std::string_view name) try {
 #define WEIR_OPTION(member, type, initial, values, unit, environment, meaning) \
   if (name == #member) return text_of<type>::write(source.member);
 #include "weir/base/options.def"
   return unknown_option(name);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 std::string to_string(const options& source) {
@@ -347,7 +355,7 @@ std::string to_string(const options& source) {
   return list;
 }
 
-result<options> options_from_environment(const environment& source, options initial) {
+result<options> options_from_environment(const environment& source, options initial) try {
   const auto read = [&](const char* name, const char* variable) -> result<void> {
     std::string_view value;
     if (!source) {
@@ -357,13 +365,16 @@ result<options> options_from_environment(const environment& source, options init
     }
     if (value.empty()) return {};
     auto done = set(initial, name, value);
-    if (!done) return bad_option(std::string{variable} + ": " + done.error().detail);
-    return {};
+    if (!done && done.code() == errc::bad_option)
+      return bad_option(std::string{variable} + ": " + done.error().detail);
+    return done;
   };
 #define WEIR_OPTION(member, type, first, values, unit, variable, meaning) \
   WEIR_TRY(read(#member, variable));
 #include "weir/base/options.def"
   return initial;
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 std::vector<option_info> describe_options() {

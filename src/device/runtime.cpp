@@ -5,8 +5,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
+#include "base/host_memory.hpp"
 #include "device/state.hpp"
 #include "weir/sim/machine.hpp"
 
@@ -69,7 +71,12 @@ std::array<std::atomic<bool>, runtime_number::most> taken_numbers{};
 result<std::shared_ptr<const runtime_number>> runtime_number::take() {
   for (std::size_t i = 0; i < most; ++i) {
     if (taken_numbers[i].exchange(true, std::memory_order_relaxed)) continue;
-    return std::make_shared<const runtime_number>(i);
+    try {
+      return std::make_shared<const runtime_number>(i);
+    } catch (const std::bad_alloc&) {
+      taken_numbers[i].store(false, std::memory_order_relaxed);
+      return no_host_memory();
+    }
   }
   return error{.code = errc::limit_exceeded,
                .detail = "there are " + std::to_string(most) + " open runtimes already"};
@@ -91,7 +98,7 @@ runtime::~runtime() {
   }
 }
 
-result<std::shared_ptr<runtime>> runtime::open(const options& settings) {
+result<std::shared_ptr<runtime>> runtime::open(const options& settings) try {
   std::optional<error> no_real_driver;
   if (settings.runtime != runtime_choice::simulated) {
     auto real = open_cuda(settings.driver_path);
@@ -103,15 +110,20 @@ result<std::shared_ptr<runtime>> runtime::open(const options& settings) {
   WEIR_TRY_VALUE(opened, open_simulated(std::move(machine)));
   opened->description_.no_real_driver = std::move(no_real_driver);
   return std::move(opened);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<std::shared_ptr<runtime>> runtime::open_cuda(const std::string& path) {
+result<std::shared_ptr<runtime>> runtime::open_cuda(const std::string& path) try {
   WEIR_TRY_VALUE(loaded, driver::load(path.c_str()));
   std::shared_ptr<const driver::library> library = std::move(loaded);
   return open_table(library->calls, library->path, library);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<std::shared_ptr<runtime>> runtime::open_simulated(std::shared_ptr<sim::machine> machine) {
+result<std::shared_ptr<runtime>> runtime::open_simulated(
+    std::shared_ptr<sim::machine> machine) try {
   if (machine == nullptr) return errc::invalid_argument;
   sim::machine& opened = *machine;  // kept alive by the runtime, which every allocator keeps
   WEIR_TRY_VALUE(runtime, open_table(opened.driver(), "simulated", std::move(machine)));
@@ -120,10 +132,12 @@ result<std::shared_ptr<runtime>> runtime::open_simulated(std::shared_ptr<sim::ma
       device->make_block_watch = [&opened] { return opened.watch_blocks(); };
   }
   return std::move(runtime);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 result<std::shared_ptr<runtime>> runtime::open_table(const driver::table& calls, std::string name,
-                                                     std::shared_ptr<const void> keep_alive) {
+                                                     std::shared_ptr<const void> keep_alive) try {
   using driver::call;
   using driver::check;
   WEIR_TRY(detail::watch_forks());
@@ -154,17 +168,21 @@ result<std::shared_ptr<runtime>> runtime::open_table(const driver::table& calls,
     WEIR_TRY(detail::query_device(state, ordinal));
   }
   return opened;
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 int runtime::device_count() const noexcept { return static_cast<int>(devices_.size()); }
 
-result<weir::device> runtime::device(device_id id) const {
+result<weir::device> runtime::device(device_id id) const try {
   if (id.number() < 0 || id.number() >= device_count()) {
     return error{.code = errc::no_device,
                  .detail = "device " + std::to_string(id.number()) + " of " +
                            std::to_string(device_count())};
   }
   return devices_[static_cast<std::size_t>(id.number())]->handle();
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 const driver::table& runtime::driver() const noexcept { return calls_; }

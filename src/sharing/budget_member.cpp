@@ -153,13 +153,19 @@ void budget_member::state::allocator_closed() noexcept {
   free_place();
 }
 
-/// Where the page cannot be had, whoever looks after the end of this process does it.
+/// Where the page cannot be had, whoever looks after the end of this process does it. Until then
+/// the floor is nobody else's: host memory that is missing for a moment must not cost it.
 void budget_member::state::free_place() noexcept {
-  try {
-    auto page = open(purpose::change);
-    if (!page) return;
-    if (const auto index = page->find(self_)) static_cast<void>(page->write(*index, place{}));
-  } catch (const std::bad_alloc&) {
+  constexpr int most_tries = 8;
+  for (int tries = 0; tries < most_tries; ++tries) {
+    try {
+      auto page = open(purpose::change);
+      if (!page) return;
+      if (const auto index = page->find(self_)) static_cast<void>(page->write(*index, place{}));
+      return;
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds{tries});
+    }
   }
 }
 
@@ -396,16 +402,18 @@ std::vector<observe::neighbour> budget_member::state::neighbours() const {
 
 // --- The share -----------------------------------------------------------------------------------
 
-result<budget_share> budget_member::state::share() {
+result<budget_share> budget_member::state::share() try {
   if (is_forked()) return detail::fork_error();
   if (is_closed_) return errc::closed;
   WEIR_TRY_VALUE(page, open(purpose::look));
   const auto index = page.find(self_);
   if (!index) return error{.code = errc::not_found, .detail = "its place is gone from the page"};
   return budget::row_of(page.content().places[*index]).share;
+} catch (const std::bad_alloc&) {
+  return error{.code = errc::no_host_memory, .detail = "no host memory to look at a budget"};
 }
 
-result<void> budget_member::state::set_share(const budget_share& share) {
+result<void> budget_member::state::set_share(const budget_share& share) try {
   if (is_forked()) return detail::fork_error();
   const auto memory = memory_.lock();
   if (memory == nullptr || is_closed_) return errc::closed;
@@ -417,6 +425,8 @@ result<void> budget_member::state::set_share(const budget_share& share) {
   }
   follow(*memory, own);
   return {};
+} catch (const std::bad_alloc&) {
+  return error{.code = errc::no_host_memory, .detail = "no host memory to look at a budget"};
 }
 
 // --- What the user sees --------------------------------------------------------------------------

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 
+#include "base/host_memory.hpp"
 #include "base/process.hpp"
 #include "heap/central_heap.hpp"
 #include "trace/live_layout.hpp"
@@ -88,18 +90,18 @@ class live_page::publisher {
     static std::atomic<int> count{0};
     remove_leftovers();
     // A file without a name, where the file system has them: readers see the page when it is whole.
-    int file = ::open(folder().c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    const bool is_nameless = file >= 0;
+    descriptor opened{::open(folder().c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, S_IRUSR | S_IWUSR)};
+    const bool is_nameless = !opened.empty();
     path_ = path_of(process_, ++count);
     for (int tries = 0; !is_nameless && tries < most_names; ++tries) {
       remove_leftover(path_);  // of a process that had our number and crashed
-      file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
-                    S_IRUSR | S_IWUSR);
-      if (file >= 0 || errno != EEXIST) break;
+      opened = descriptor{::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                                 S_IRUSR | S_IWUSR)};
+      if (opened || errno != EEXIST) break;
       path_ = path_of(process_, ++count);
     }
-    if (file < 0) return system_error(std::exchange(path_, {}));
-    const descriptor closed_at_end{file};
+    if (!opened) return system_error(std::exchange(path_, {}));
+    const int file = opened.get();
     // Allocated now: a page that cannot be had must not become a signal later.
     const int status = ::posix_fallocate(file, 0, sizeof(page));
     errno = status;
@@ -206,12 +208,14 @@ live_page::live_page(std::unique_ptr<publisher> state) noexcept : state_{std::mo
 live_page::~live_page() = default;
 
 result<std::unique_ptr<live_page>> live_page::publish(caching_allocator& allocator,
-                                                      const live_page_options& options) {
+                                                      const live_page_options& options) try {
   if (options.period < std::chrono::milliseconds{10})
     return error{.code = errc::invalid_argument, .detail = "a live page's period is too short"};
   auto state = std::make_unique<publisher>(allocator, options.period);
   WEIR_TRY(state->start());
   return std::unique_ptr<live_page>{new live_page{std::move(state)}};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 const std::string& live_page::path() const noexcept { return state_->path(); }

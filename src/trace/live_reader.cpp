@@ -9,10 +9,12 @@
 #include <cstddef>
 #include <limits>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "base/host_memory.hpp"
 #include "base/member_list.hpp"
 #include "base/process.hpp"
 #include "sharing/budget_page.hpp"
@@ -259,7 +261,7 @@ void trace::live::remove_leftover(const std::string& path) noexcept try {
 } catch (const std::exception&) {  // no host memory: another time
 }
 
-result<std::vector<live_view>> read_live_pages(int process) {
+result<std::vector<live_view>> read_live_pages(int process) try {
   std::vector<live_view> views;
   constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
   for (const page_name& each : find_pages(process)) {
@@ -275,6 +277,8 @@ result<std::vector<live_view>> read_live_pages(int process) {
                  .detail = "process " + std::to_string(process) +
                            " publishes no live page: run it with WEIR_LIVE=on, or by weir record"};
   return views;
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 live_listing read_all_live_pages() {
