@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <utility>
 #include <variant>
 
+#include "base/host_memory.hpp"
 #include "trace/event_codec.hpp"
 #include "trace/file_writer.hpp"
 #include "trace/frame.hpp"
@@ -29,7 +31,7 @@ std::uint32_t version_of(std::string_view header) noexcept {
 /// Reads frames into a recording until the end or the first damage.
 class trace_reader {
  public:
-  trace_reader(std::string_view bytes, const trace_limits& limits, const zstd* library) noexcept
+  trace_reader(std::string_view bytes, const trace_limits& limits, const zstd* library)
       : frames_{bytes, library}, limits_{limits} {}
 
   [[nodiscard]] result<recording> read() {
@@ -177,11 +179,13 @@ bool is_trace(std::string_view bytes) noexcept {
   return bytes.substr(0, trace::magic.size()) == trace::magic;
 }
 
-result<recording> read_trace_from(std::string_view bytes, const trace_limits& limits) {
+result<recording> read_trace_from(std::string_view bytes, const trace_limits& limits) try {
   return trace::read_trace_with(bytes, limits, trace::find_zstd());
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<recording> read_trace(const std::string& path, const trace_limits& limits) {
+result<recording> read_trace(const std::string& path, const trace_limits& limits) try {
   const auto fail = [&](int reason) {
     return error{.code = reason == ENOENT ? errc::not_found : errc::system,
                  .detail = path + ": " + std::strerror(reason)};
@@ -209,11 +213,15 @@ result<recording> read_trace(const std::string& path, const trace_limits& limits
     return why;
   }
   return read;
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 result<void> write_trace(const recording& recording, const std::string& path,
-                         const trace_write_options& options) {
+                         const trace_write_options& options) try {
   return trace::write_trace_with(recording, path, options, trace::find_zstd());
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 }}  // namespace weir::v0

@@ -52,6 +52,25 @@ TEST(scarce_recorder, starts_or_says_that_there_is_no_host_memory) {
   EXPECT_EQ(folder.files(), 0u) << "nothing is left behind";
 }
 
+TEST(scarce_recorder, traces_are_read_and_written_or_there_is_no_host_memory) {
+  const scratch_folder folder;
+  const std::string path = folder.path("recording");
+  const std::string copy = folder.path("copy with a name that is longer than a short string");
+  const std::string missing = folder.path("there is no file with this name, which is long");
+  ASSERT_TRUE(recorder::start(path, {.program = std::string(100, 'p')}).value()->stop());
+  sweep([&]() -> outcome {
+    const auto read = read_trace(path);
+    if (!read) return read.code();
+    const auto written = write_trace(*read, copy);
+    const spared_memory spared;
+    EXPECT_EQ(std::filesystem::exists(copy), written.has_value());
+    EXPECT_EQ(folder.files(), written ? 2u : 1u) << "no part is left behind";
+    std::filesystem::remove(copy);
+    return written ? outcome{} : written.code();
+  });
+  sweep([&]() -> outcome { return read_trace(missing).code(); }, errc::not_found);
+}
+
 TEST(scarce_recorder, tags_are_made_or_there_is_no_host_memory) {
   const std::string name(200, 't');
   const auto make = [](std::string_view of) -> outcome {
