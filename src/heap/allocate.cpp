@@ -34,10 +34,7 @@ result<void*> central_heap::slow_allocate(bytes size, const stream_ref& stream, 
   thread_cache* const cache = local();
   WEIR_TRY_VALUE(caller, identify(stream, cache));
   const bool chosen = from != nullptr;
-  if (!chosen) {
-    const pool* const scope = scoped_pool();
-    if (scope != nullptr && scope->is_of(*this)) from = scope;
-  }
+  if (!chosen) from = scoped_pool();
 
   std::optional<capture_status> capturing;
   if (cache != nullptr && from == nullptr && wanted.alignment == 1 && caller.id != stream_id{}) {

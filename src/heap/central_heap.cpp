@@ -324,8 +324,7 @@ error central_heap::keep_memory(error reason, driver_access& driver) noexcept {
 thread_cache* central_heap::local() {
   if (!caches_.enabled() || thread_ended_already) return nullptr;
   if (this_thread.serial == serial_) return this_thread.cache;
-  const pool* const scope = scoped_pool();
-  const bool in_scope = scope != nullptr && scope->is_of(*this);
+  const bool in_scope = scoped_pool() != nullptr;
   auto& entries = book().entries;
   std::erase_if(entries,
                 [](const thread_caches_by_heap::entry& each) { return each.owner.expired(); });

@@ -367,6 +367,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                 "a progress callback cannot wait for memory that is on its way, nor close "
                 "the allocator; do it after suspend() or resume() has returned"};
   }
+  /// The pool that a pool_scope of the calling thread sends its requests to; null: none.
+  [[nodiscard]] const pool* scoped_pool() const noexcept;
   /// The calling thread's cache, created by its first request; null where there is none.
   [[nodiscard]] thread_cache* local() WEIR_EXCLUDES(mutex_);
   [[nodiscard]] thread_cache* own_cache() const noexcept {
@@ -705,6 +707,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] pool_state& pool_of(const block& block) noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] pool_state& add_pool(std::string name) WEIR_REQUIRES(mutex_);
   void drop_holder(pool_state& left) noexcept WEIR_REQUIRES(mutex_);
+  void guard_replays(pool_state& left) noexcept WEIR_REQUIRES(mutex_);
   void sweep_graphs() noexcept WEIR_REQUIRES(mutex_);
   /// Lets go of the lock where memory goes whose free waits for the device.
   void sweep_pools(driver_access& driver) noexcept WEIR_REQUIRES(mutex_);

@@ -8,10 +8,20 @@
 #include "observe/misuse.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
+namespace {
+
+/// Whether the free says so: the device will not be asked again, nor the allocator used. All else
+/// (a driver in trouble, no host memory) delays the inspection only, and a caller that was told of
+/// it and tried again would free twice.
+bool is_final(const error& reason) noexcept {
+  return reason.code == errc::device_lost || reason.code == errc::driver_gone ||
+         reason.code == errc::closed;
+}
+
+}  // namespace
 
 /// Whatever fails in here, the block is freed: what cannot be waited for now (a capture, a driver
-/// in trouble, no host memory) is inspected in a later call, or when the allocator is closed. A
-/// lack of host memory is no error of the free: a caller that tried again would free twice.
+/// in trouble, no host memory) is inspected in a later call, or when the allocator is closed.
 result<void> central_heap::free_checked(block_index index, stream_slot slot,
                                         driver_access& driver) {
   block& block = blocks_[index];
@@ -47,7 +57,7 @@ result<void> central_heap::free_checked(block_index index, stream_slot slot,
   if (pools_to_sweep_ && usable()) sweep_pools(driver);
   std::erase(awaited_frees_, &own);
   if (own.damaged) return *std::move(own.damaged);
-  if (!outcome && outcome.code() == errc::no_host_memory) return {};
+  if (!outcome && !is_final(outcome.error())) return {};
   return outcome;
 }
 

@@ -105,13 +105,13 @@ pool_snapshot memory_pool::snapshot() const {
 }
 
 pool_scope::pool_scope(memory_pool pool) noexcept
-    : pool_{std::move(pool)}, outer_{const_cast<heap::pool*>(heap::scoped_pool())} {
-  if (pool_) heap::scoped_pool() = pool_.state_.get();
+    : pool_{std::move(pool)}, outer_{heap::innermost_scope()} {
+  heap::innermost_scope() = this;
   heap::this_thread.stop_serving();  // the fast path does not look where requests go
 }
 
 pool_scope::~pool_scope() {
-  heap::scoped_pool() = static_cast<const heap::pool*>(outer_);
+  heap::innermost_scope() = outer_;
   heap::this_thread.stop_serving();
 }
 

@@ -18,9 +18,17 @@ bool pool::is_of(const central_heap& candidate) const noexcept {
          !candidate.weak_from_this().owner_before(owner_);
 }
 
-const pool*& scoped_pool() noexcept {
-  thread_local constinit const pool* now = nullptr;
+const pool_scope*& innermost_scope() noexcept {
+  thread_local constinit const pool_scope* now = nullptr;
   return now;
+}
+
+const pool* central_heap::scoped_pool() const noexcept {
+  for (const pool_scope* scope = innermost_scope(); scope != nullptr; scope = scope->outer_) {
+    const pool* const into = scope->pool_.state_.get();
+    if (into != nullptr && into->is_of(*this)) return into;
+  }
+  return nullptr;
 }
 
 pool_state* central_heap::find_pool(pool_id id) const noexcept {
@@ -90,17 +98,23 @@ void central_heap::drop_holder(pool_state& left) noexcept {
   placement_.emit({.kind = memory_event_kind::pool_released, .pool = left.id});
   if (left.of_graphs()) {
     captures_.forget(left.id);
-    // Replays that are under way were queued on some stream before now.
-    try {
-      left.guards.reserve(order_.count());
-      for (stream_slot slot = 1; slot <= order_.count(); ++slot)
-        left.guards.push_back(order_.now(slot));
-    } catch (const std::bad_alloc&) {
-      ++left.holders;  // kept until the end: nothing that could be wrong is released
-      return;
-    }
+    guard_replays(left);
   }
   pools_to_sweep_ = true;
+}
+
+/// Replays that are under way were queued on some stream before the last holder went. Guards of
+/// later are as good, so that what finds no host memory now is made up for by the next sweep.
+void central_heap::guard_replays(pool_state& left) noexcept {
+  left.guards_due = true;
+  try {
+    left.guards.reserve(left.guards.size() + order_.count());
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  for (stream_slot slot = 1; slot <= order_.count(); ++slot)
+    left.guards.push_back(order_.now(slot));
+  left.guards_due = false;
 }
 
 result<void> central_heap::set_fallback(pool_id id, bool value) {
@@ -147,6 +161,8 @@ void central_heap::sweep_pools(driver_access& driver) noexcept try {
   if (std::none_of(pools_.begin(), pools_.end(), [&](const auto& each) { return is_over(*each); }))
     return;
   if (!driver.entered()) return;
+  for (const auto& each : pools_)
+    if (each->guards_due) guard_replays(*each);
   if (!poll_streams(driver, no_stream)) return;
   pool_id last{};
   while (pool_state* const each = pool_behind(last)) {
@@ -174,7 +190,8 @@ bool central_heap::may_release(const pool_state& from) const noexcept {
   if (!from.of_graphs()) return true;
   if (from.retains && from.blocks != 0) return false;
   if (mutated(mutation::graph_memory_without_guards)) return from.holders == 0;
-  return from.holders == 0 && std::all_of(from.guards.begin(), from.guards.end(), [&](stamp each) {
+  return from.holders == 0 && !from.guards_due &&
+         std::all_of(from.guards.begin(), from.guards.end(), [&](stamp each) {
            mutex_.assert_held();
            return order_.completed(each);
          });

@@ -48,6 +48,7 @@ struct pool_state {
   bool takes_requests = true;  // a graph's pool does only during the capture
   bool forsaken = false;       // the last holder went, and that was noticed
   bool is_fallback = false;    // serves requests to the allocator that find no memory
+  bool guards_due = false;     // the last holder went, and there was no host memory for `guards`
   /// Of graphs: replays may have been queued up to here when the last holder went.
   std::vector<stamp> guards;
 
@@ -113,7 +114,7 @@ class pool {
   std::string name_;
 };
 
-/// The pool that requests of this thread go to (pool_scope); null: none.
-[[nodiscard]] const pool*& scoped_pool() noexcept;
+/// The innermost pool_scope of this thread; null: none.
+[[nodiscard]] const pool_scope*& innermost_scope() noexcept;
 
 }}}  // namespace weir::v0::heap

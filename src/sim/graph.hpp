@@ -20,7 +20,6 @@ struct node_content {
   int device = 0;
   std::shared_ptr<graph_allocation> memory{};  ///< of allocation and free nodes
   std::shared_ptr<event_state> event{};        ///< of event nodes
-  std::shared_ptr<const plan> child{};         ///< of a graph inside the graph
 };
 
 struct graph;
@@ -63,7 +62,7 @@ struct graph {
   std::weak_ptr<graph_exec> instance{};
 };
 
-/// One piece of work of an executable graph; child graphs are flattened into their parent.
+/// One piece of work of an executable graph.
 struct step {
   node_content content{};
   std::vector<std::size_t> after{};

@@ -94,33 +94,6 @@ void graph_set::dismantle(graph& target) {
 
 namespace {
 
-/// Puts `content` behind `after`; a child graph's steps are put there instead of it. Returns the
-/// steps that whatever comes next must wait for.
-std::vector<std::size_t> add_steps(plan& to, const node_content& content,
-                                   std::vector<std::size_t> after) {
-  if (!content.child) {
-    to.steps.push_back({content, std::move(after)});
-    return {to.steps.size() - 1};
-  }
-  const std::size_t first = to.steps.size();
-  std::vector<bool> is_last(content.child->steps.size(), true);
-  for (const step& each : content.child->steps) {
-    step copy{each.content, {}};
-    for (const std::size_t before : each.after) {
-      copy.after.push_back(first + before);
-      is_last[before] = false;
-    }
-    if (each.after.empty()) copy.after = after;
-    to.steps.push_back(std::move(copy));
-  }
-  if (is_last.empty()) return after;
-  std::vector<std::size_t> ends;
-  for (std::size_t i = 0; i < is_last.size(); ++i) {
-    if (is_last[i]) ends.push_back(first + i);
-  }
-  return ends;
-}
-
 void choose_lanes(plan& schedule) {
   std::vector<std::size_t> end_of_lane;
   for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
@@ -149,15 +122,11 @@ bool plan::has_memory_nodes() const noexcept {
 
 std::shared_ptr<const plan> make_plan(const graph& from) {
   auto schedule = std::make_shared<plan>();
-  std::vector<std::vector<std::size_t>> ends(from.nodes.size());
-  for (const auto& node : from.nodes) {
-    std::vector<std::size_t> after;
-    for (const std::size_t before : node->after) {
-      after.insert(after.end(), ends[before].begin(), ends[before].end());
-    }
+  for (const auto& node : from.nodes) {  // a step each, at the same places
+    std::vector<std::size_t> after = node->after;
     std::sort(after.begin(), after.end());
     after.erase(std::unique(after.begin(), after.end()), after.end());
-    ends[node->place] = add_steps(*schedule, node->content, std::move(after));
+    schedule->steps.push_back({node->content, std::move(after)});
   }
   choose_lanes(*schedule);
   return schedule;
@@ -301,12 +270,7 @@ void graph_set::settle_memory(const graph_exec& exec) {
 
 CUresult graph_set::launch(const std::shared_ptr<graph_exec>& exec,
                            const std::shared_ptr<stream_state>& stream) {
-  if (stream->capturing) {
-    if (exec->steps->has_memory_nodes()) return CUDA_ERROR_NOT_SUPPORTED;
-    return add_node(stream, node_content{.task = {.type = CU_GRAPH_NODE_TYPE_GRAPH},
-                                         .device = stream->device,
-                                         .child = exec->steps});
-  }
+  if (stream->capturing) return misuse(stream);
   if (const CUresult failure = prepare_memory(*exec); failure != CUDA_SUCCESS) return failure;
   if (exec->last) machine_.flow.wait(stream, *exec->last, exec->last_when);
   free_leftovers(*exec, stream);

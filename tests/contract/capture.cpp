@@ -683,6 +683,21 @@ TEST_P(capture, external_events_become_nodes) {
   EXPECT_EQ(0u, mismatches(memory, 5, 16));
 }
 
+TEST_P(capture, no_graph_is_launched_in_one) {
+  const CUstream stream = new_stream();
+  const CUstream other = new_stream();
+  const CUdeviceptr memory = new_memory(64);
+  WEIR_OK(cu->stream_begin_capture(stream, relaxed));
+  WEIR_OK(fill(memory, 1, 16, stream));
+  const CUgraphExec exec = new_exec(end_capture(stream));
+  WEIR_OK(cu->stream_begin_capture(stream, relaxed));
+  WEIR_OK(cu->graph_launch(exec, other));
+  EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cu->graph_launch(exec, stream));
+  CUgraph none = nullptr;
+  EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cu->stream_end_capture(stream, &none));
+  EXPECT_EQ(0u, mismatches(memory, 1, 16));
+}
+
 TEST_P(capture, allocations_become_nodes) {
   const CUstream stream = new_stream();
   const CUdeviceptr result = new_memory(4 * kib);

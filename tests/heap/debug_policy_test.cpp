@@ -612,6 +612,41 @@ TEST_F(debug_policy_test, any_driver_call_may_fail) {
   }
 }
 
+TEST_F(debug_policy_test, a_free_whose_check_the_driver_refuses_is_a_free) {
+  for (const debug_checks checks : both) {
+    for (std::uint64_t nth = 1; nth <= 40; ++nth) {
+      auto memory = checked(checks);
+      const auto stream = new_stream();
+      void* const p = memory.allocate(1000_B, stream);
+      write(stream, p, 1000_B);
+      machine->fail_any(nth, driver::CUDA_ERROR_OUT_OF_MEMORY);
+      const auto freed = memory.try_deallocate(p, stream);
+      machine->clear_faults();
+      EXPECT_EQ(memory.size_of(p).has_value(), !freed) << "call " << nth;
+      if (!freed) {
+        EXPECT_EQ(code_of(memory.try_deallocate(p, stream)), std::nullopt);
+      }
+      EXPECT_TRUE(memory.empty_cache());
+      EXPECT_EQ(memory.stats().pending, 0_B) << "call " << nth;
+      static_cast<void>(heard.take());
+    }
+  }
+  EXPECT_THAT(machine->hazards(), IsEmpty());
+}
+
+TEST_F(debug_policy_test, damage_is_told_by_the_call_that_can_look) {
+  auto memory = checked(debug_checks::red_zones);
+  const auto stream = new_stream();
+  void* const p = memory.allocate(1000_B, stream);
+  write(stream, byte_of(p, 1000), 4_B);
+  machine->clear_hazards();
+  machine->fail(driver::call::memcpy_dtoh_async, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_TRUE(memory.try_deallocate(p, stream));
+  EXPECT_THAT(heard.take(), IsEmpty());
+  EXPECT_TRUE(memory.empty_cache());
+  EXPECT_EQ(told().code, errc::memory_damaged);
+}
+
 TEST_F(debug_policy_test, a_stream_that_the_driver_keeps_is_told_at_the_end) {
   {
     auto memory = checked(debug_checks::red_zones);

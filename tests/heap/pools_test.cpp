@@ -112,6 +112,31 @@ TEST_F(pools_test, requests_go_to_a_scopes_pool_of_the_same_allocator_only) {
   }
 }
 
+TEST_F(pools_test, scopes_of_several_allocators_are_open_at_a_time) {
+  auto one = make();
+  auto two = make();
+  const auto stream = new_stream();
+  const auto outer = one.create_pool("outer").value();
+  const auto inner = two.create_pool("inner").value();
+  const auto pool_of = [&](const caching_allocator& memory) {
+    void* const p = memory.allocate(64_KiB, stream);
+    const pool_id id = memory.block_at(p).value().pool;
+    memory.deallocate(p, stream);
+    return id;
+  };
+  const pool_scope first{outer};
+  {
+    const pool_scope second{inner};
+    EXPECT_EQ(pool_of(one), outer.id());
+    EXPECT_EQ(pool_of(two), inner.id());
+    const pool_scope none{memory_pool{}};
+    EXPECT_EQ(pool_of(one), outer.id());
+    EXPECT_EQ(pool_of(two), inner.id());
+  }
+  EXPECT_EQ(pool_of(two), pool_id{});
+  EXPECT_EQ(pool_of(one), outer.id());
+}
+
 TEST_F(pools_test, the_caches_serve_nobody_inside_a_scope_and_everybody_behind_it) {
   auto memory = make();
   const auto stream = new_stream();

@@ -290,6 +290,34 @@ TEST_F(host_memory_test, a_per_thread_stream_stays_known_when_the_thread_gets_a_
   }
 }
 
+TEST_F(host_memory_test, a_graphs_memory_goes_though_nothing_could_be_noted_at_its_end) {
+  bool failed = true;
+  for (long enough = 0; failed; ++enough) {
+    ASSERT_LT(enough, 100);
+    SCOPED_TRACE("after " + std::to_string(enough) + " allocations");
+    caching_allocator memory = make();
+    graph_memory claim = memory.begin_capture(*first).value();
+    {
+      const context_scope bound{gpu()};
+      ASSERT_EQ(machine->driver().stream_begin_capture(first->handle(),
+                                                       driver::CU_STREAM_CAPTURE_MODE_RELAXED),
+                driver::CUDA_SUCCESS);
+      memory.deallocate(memory.allocate(4_MiB, *first), *first);
+      driver::CUgraph graph = nullptr;
+      ASSERT_EQ(machine->driver().stream_end_capture(first->handle(), &graph),
+                driver::CUDA_SUCCESS);
+      ASSERT_EQ(machine->driver().graph_destroy(graph), driver::CUDA_SUCCESS);
+    }
+    {
+      const scarce_memory scarce{enough};
+      claim = {};
+      failed = scarce_memory::take_failure();
+    }
+    EXPECT_TRUE(memory.empty_cache());
+    EXPECT_EQ(memory.stats().reserved.current, 0_B);
+  }
+}
+
 /// The only memory there is lies in another thread's cache.
 TEST_F(host_memory_test, a_thread_that_gets_no_cache_finds_what_others_keep) {
   long enough = 0;

@@ -240,66 +240,6 @@ TEST_F(graphs_test, host_functions_are_nodes) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST_F(graphs_test, a_launch_in_a_capture_becomes_a_graph_in_the_graph) {
-  const CUstream s = stream();
-  const CUdeviceptr p = memory(64);
-  std::string order;
-  begin(s);
-  work(s, {writes(p, 64)}, [&] { order += '2'; });
-  work(s, {writes(p, 64)}, [&] { order += '3'; });
-  const CUgraphExec inner = executable(end(s));
-  begin(s);
-  work(s, {writes(p, 64)}, [&] { order += '1'; });
-  launch(inner, s);
-  work(s, {writes(p, 64)}, [&] { order += '4'; });
-  const CUgraph graph = end(s);
-  ASSERT_THAT(nodes(graph), SizeIs(3));
-  EXPECT_EQ(type_of(nodes(graph)[1]), CU_GRAPH_NODE_TYPE_GRAPH);
-  EXPECT_EQ(cuda.graph_exec_destroy(inner), CUDA_SUCCESS);
-  launch(executable(graph), s);
-  wait_for(s);
-  EXPECT_EQ(order, "1234");
-  EXPECT_THAT(hazards(), IsEmpty()) << "each after the one before";
-}
-
-TEST_F(graphs_test, what_follows_a_graph_in_the_graph_follows_the_last_of_its_nodes) {
-  const CUstream s = stream();
-  const CUstream branch = stream();
-  const CUstream stranger = stream();
-  const CUdeviceptr p = memory(64);
-  const CUdeviceptr q = memory(64);
-  begin(s);
-  work(s, {writes(p, 64), writes(q, 64)});
-  order(branch, s);
-  work(s, {writes(p, 64)});
-  work(branch, {writes(q, 64)});
-  order(s, branch);
-  work(s, {writes(p, 64), writes(q, 64)});
-  const CUgraphExec inner = executable(end(s));
-  begin(s);
-  work(s, {writes(p, 64), writes(q, 64)});
-  launch(inner, s);
-  work(s, {writes(p, 64), writes(q, 64)});
-  launch(executable(end(s)), s);
-  EXPECT_THAT(hazards(), IsEmpty());
-  work(stranger, {writes(p, 64)});
-  ASSERT_THAT(hazards(), ElementsAre(sim::hazard_kind::race));
-  EXPECT_EQ(machine->hazards().front().first.order, 5u) << "all but the one of the branch precede";
-}
-
-TEST_F(graphs_test, an_empty_graph_in_the_graph_lets_nothing_pass_it) {
-  const CUstream s = stream();
-  const CUdeviceptr p = memory(64);
-  const CUgraphExec nothing = executable(empty_graph());
-  begin(s);
-  work(s, {writes(p, 64)});
-  launch(nothing, s);
-  work(s, {writes(p, 64)});
-  launch(executable(end(s)), s);
-  wait_for(s);
-  EXPECT_THAT(hazards(), IsEmpty());
-}
-
 TEST_F(graphs_test, upload_and_launch_respect_captures) {
   const CUstream s = stream();
   const CUstream blocking = stream(CU_STREAM_DEFAULT);
@@ -308,9 +248,11 @@ TEST_F(graphs_test, upload_and_launch_respect_captures) {
   EXPECT_EQ(cuda.graph_launch(exec, s), CUDA_SUCCESS);
   EXPECT_EQ(cuda.graph_launch(exec, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   EXPECT_EQ(failing_end(blocking), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-  begin(s, CU_STREAM_CAPTURE_MODE_RELAXED);
-  EXPECT_EQ(cuda.graph_upload(exec, s), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  EXPECT_EQ(failing_end(s), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  for (const auto call : {cuda.graph_upload, cuda.graph_launch}) {
+    begin(s, CU_STREAM_CAPTURE_MODE_RELAXED);
+    EXPECT_EQ(call(exec, s), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    EXPECT_EQ(failing_end(s), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  }
 }
 
 // --- External events ----------------------------------------------------------------------------

@@ -53,7 +53,8 @@ class observers;
 /// (memory_stats::failures, an event out_of_memory).
 using out_of_memory_callback = std::function<bool(bytes needed)>;
 
-/// Keeps a callback registered; gone with this object.
+/// Keeps a callback registered; gone with this object. A call that had begun on another thread may
+/// still be running then: what the callback refers to must outlive it.
 class WEIR_API callback_registration {
  public:
   callback_registration() noexcept = default;
@@ -98,11 +99,11 @@ class WEIR_API observer_registration {
 /// Hands out memory of one device.
 ///
 /// **Order.** allocate(size, s) returns memory that work queued on s from now on may use.
-/// deallocate(p, s) says that work queued on s so far may still use it: s may get it back at once,
-/// another stream only after all work that was queued on any known stream is done, or behind waits
-/// for all of it. Whoever used it on further streams says so with record_stream() before the free,
-/// or has made s wait for them, so that s may use it anew. docs/allocator.md says which streams are
-/// known.
+/// deallocate(p, s) says that work queued on s so far may still use it, which, if it was allocated
+/// for another stream, s must have waited for: s may get it back at once, another stream only after
+/// all work that was queued on any known stream is done, or behind waits for all of it. Whoever
+/// used it on further streams says so with record_stream() before the free, or has made s wait for
+/// them, so that s may use it anew. docs/allocator.md says which streams are known.
 ///
 /// **Threads.** Every call may be made from any thread at any time.
 ///

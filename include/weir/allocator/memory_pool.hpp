@@ -25,6 +25,7 @@ namespace weir { inline namespace v0 {
 inline constexpr bytes allocator_alignment{512};
 
 namespace heap {
+class central_heap;
 class pool;
 }  // namespace heap
 
@@ -114,13 +115,16 @@ class WEIR_API memory_pool {
   friend class caching_allocator;
   friend class graph_memory;
   friend class pool_scope;
+  friend class heap::central_heap;
   explicit memory_pool(std::shared_ptr<heap::pool> state) noexcept : state_{std::move(state)} {}
 
   std::shared_ptr<heap::pool> state_;
 };
 
-/// Sends this thread's requests to the pool's allocator to the pool, until the end of the scope;
-/// scopes nest. Stays on the thread and in the block where it was made.
+/// Sends this thread's requests to the pool's allocator to the pool, until the end of the scope.
+/// Scopes nest: of several for one allocator the innermost counts; those of other allocators, and
+/// the scope of an empty handle, change nothing. Stays on the thread and in the block where it was
+/// made.
 class WEIR_API pool_scope {
  public:
   [[nodiscard]] explicit pool_scope(memory_pool pool) noexcept;
@@ -129,8 +133,10 @@ class WEIR_API pool_scope {
   pool_scope& operator=(const pool_scope&) = delete;
 
  private:
+  friend class heap::central_heap;
+
   memory_pool pool_;
-  void* outer_;
+  const pool_scope* outer_;
 };
 
 }}  // namespace weir::v0
