@@ -27,7 +27,7 @@ BLOCKING_FUNCTIONS = {
     "src/order/all_work_wait.cpp": ("wait",),
     "src/order/awaited_marks.cpp": ("wait",),
     "src/placement/torch_segments_memory.cpp": ("free_without_lock",),
-    "src/heap/backup.cpp": ("return_segment", "finish"),
+    "src/heap/backup.cpp": ("return_segment", "finish", "drain"),
     "src/heap/central_heap.cpp": ("wait_before_release",),
     "src/heap/checked_free.cpp": ("wait_for",),
     "src/heap/suspend.cpp": ("wait_for_users",),

@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "device/finished_work.hpp"
 #include "observe/own_work.hpp"
 #include "weir/driver/table.hpp"
 
@@ -348,15 +349,25 @@ result<void> backup_copies::finish(const context_scope& bound) {
   return {};
 }
 
-void backup_copies::drain(const context_scope& bound) noexcept {
+bool backup_copies::drain(const context_scope& bound) noexcept {
+  bool idle = true;
+  for (const lane& each : all_) {
+    if (each.stream == nullptr) continue;  // nothing was ever copied
+    idle = idle && bound && bound.driver().stream_synchronize(each.stream) == driver::CUDA_SUCCESS;
+  }
+  if (!idle) {
+    const auto waited = detail::wait_for_all_work(bound);
+    idle = waited || detail::does_no_work(waited.error());
+  }
   for (lane& each : all_) {
     each.waiting = {};
     each.metered = 0;
-    if (bound && each.stream != nullptr)
-      static_cast<void>(bound.driver().stream_synchronize(each.stream));
-    pinned_.give(std::exchange(each.staging, {}));
+    // What a copy may still use is nobody's, until the segment goes with the allocator.
+    const backup_piece staging = std::exchange(each.staging, {});
+    if (idle) pinned_.give(staging);
   }
   meter_ = nullptr;
+  return idle;
 }
 
 }}}  // namespace weir::v0::heap

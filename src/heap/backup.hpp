@@ -146,7 +146,7 @@ class copy_meter {
 /// Copies contents between the device and host memory, in chunks, on streams of its own that
 /// nothing else is queued on and that nobody else knows.
 ///
-/// What was queued is done when finish() has succeeded or drain() returned. Owned by the central
+/// What was queued is done when finish() has succeeded or drain() has said so. Owned by the central
 /// heap, used by one thread at a time, without the heap's lock.
 class backup_copies {
  public:
@@ -169,8 +169,9 @@ class backup_copies {
   [[nodiscard]] result<void> precede(const stream_ref& stream, const context_scope& bound);
   /// Waits for everything.
   [[nodiscard]] result<void> finish(const context_scope& bound);
-  /// The same where nothing of it matters any more; lets go of what begin() took.
-  void drain(const context_scope& bound) noexcept;
+  /// The same where nothing of it matters any more; lets go of what begin() took. False: the driver
+  /// refuses every wait, and copies may still read and write host and device memory.
+  bool drain(const context_scope& bound) noexcept;
 
  private:
   static constexpr std::size_t lanes = 4;

@@ -528,7 +528,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   // --- reclaim.cpp: what a search for room asks for ---------------------------------------------
 
   [[nodiscard]] store_traits traits_of(const pool_state& pool) const WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<account_number> prepare(pool_state& pool, driver_access& driver) override
+  [[nodiscard]] result<account_number> prepare(pool_state& pool, bytes needed,
+                                               driver_access& driver) override
       WEIR_REQUIRES(mutex_);
   void flush_leftovers(thread_cache& own) noexcept override WEIR_REQUIRES(mutex_);
   bool flush_others(thread_cache* own) noexcept override WEIR_REQUIRES(mutex_);
@@ -556,7 +557,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] std::uint64_t releases_ended() const noexcept override WEIR_REQUIRES(mutex_) {
     return releases_.ended();
   }
-  [[nodiscard]] result<bool> evict(pool_state& asking, driver_access& driver) override
+  [[nodiscard]] result<bool> evict(pool_state& asking, bytes needed, driver_access& driver) override
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
                                                       bytes needed) override WEIR_REQUIRES(mutex_);
@@ -586,6 +587,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
     order::awaited_marks behind{};  // work of the streams that were known before
     bool waits_for_all = true;      // and for all other work, also what is queued later
     std::uint64_t pledged = 0;      // by a return
+    bool evicts = true;             // for a return: not where everything is to come back
     bool begun = false;             // the work of before is done, and the memory is being read
     bool committed = false;         // it cannot be taken back any more
     bool taken_back = false;
@@ -614,8 +616,10 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] static result<void> check_options(const suspend_options& options);
   /// Whether the pool's memory is, or would be, of a kind that can be suspended.
   [[nodiscard]] result<void> may_suspend(const pool_state& pool) const WEIR_REQUIRES(mutex_);
-  /// Until the pool is resident, or why it stays away. May let go of the lock.
-  [[nodiscard]] result<void> await_residence(pool_state& pool) WEIR_REQUIRES(mutex_);
+  /// Until the pool is resident, or why it stays away, for a request of `needed` bytes. May let go
+  /// of the lock.
+  [[nodiscard]] result<void> await_residence(pool_state& pool, std::uint64_t needed)
+      WEIR_REQUIRES(mutex_);
   void begin_moves(moving_pools& moves, residence now) noexcept WEIR_REQUIRES(mutex_);
   void end_moves(moving_pools& moves) noexcept WEIR_REQUIRES(mutex_);
   void emit_moved(memory_event_kind kind, const pool_state& pool, std::uint64_t size,
@@ -639,25 +643,32 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<resume_outcome> resume_pools(const std::vector<pool_state*>& chosen,
                                                     const resume_options& options,
-                                                    const stream_ref* ahead_of = nullptr)
-      WEIR_REQUIRES(mutex_);
+                                                    const stream_ref* ahead_of = nullptr,
+                                                    bool evicts = true) WEIR_REQUIRES(mutex_);
+  void enter_return(queued_move& move, bool came) noexcept WEIR_REQUIRES(mutex_);
   void arrive(queued_move& move, bool came) noexcept WEIR_REQUIRES(mutex_);
   /// Waits until pools that are on their way back have arrived.
   [[nodiscard]] result<void> await_arrivals() WEIR_REQUIRES(mutex_);
   /// Waits if another pool is on its way out, or on its way back with all its memory.
   [[nodiscard]] result<bool> await_leaving(const pool_state* asking) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void> fit_under_limit(const moving_pools& moves, std::uint64_t needed,
+  [[nodiscard]] result<void> fit_under_limit(const queued_move& move, std::uint64_t needed,
                                              driver_access& driver) WEIR_REQUIRES(mutex_);
   /// The same for what the device has, before the first handle is created.
-  [[nodiscard]] result<void> fit_on_device(const moving_pools& moves, std::uint64_t needed,
+  [[nodiscard]] result<void> fit_on_device(const queued_move& move, std::uint64_t needed,
                                            driver_access& driver) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> make_room(const moving_pools& moves, std::uint64_t needed,
+  [[nodiscard]] result<bool> make_room(const queued_move& move, std::uint64_t needed,
                                        wait_bound& waits, driver_access& driver)
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> ask_neighbours(const moving_pools& moves, std::uint64_t needed)
       WEIR_REQUIRES(mutex_);
-  /// `asking` is null where nothing of this allocator asks.
-  [[nodiscard]] result<bool> evict_for(const pool_state* asking, driver_access& driver)
+  /// `asking` is null where nothing of this allocator asks; `needed` is what it asks for.
+  [[nodiscard]] result<bool> evict_for(const pool_state* asking, std::uint64_t needed,
+                                       driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool is_evictable_for(const pool_state& pool, const pool_state* asking) const
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool fits_beside_live(const pool_state& asking, std::uint64_t needed)
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool could_fit(const pool_state& asking, std::uint64_t needed)
       WEIR_REQUIRES(mutex_);
 
   [[nodiscard]] bool mark_users(queued_move& move, driver_access& driver) WEIR_REQUIRES(mutex_);
@@ -675,8 +686,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                                         const stream_ref* ahead_of,
                                         resume_outcome& outcome) noexcept WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<void> fill(placement::suspended_place& place, const moving_pool& of,
-                                  const moving_pools& moves, const std::vector<vmm::access>& rights,
-                                  driver_access& driver) WEIR_EXCLUDES(mutex_);
+                                  const queued_move& move, driver_access& driver)
+      WEIR_EXCLUDES(mutex_);
   [[nodiscard]] error why_not_resumed(error reason, std::uint64_t needed) WEIR_REQUIRES(mutex_);
 
   // --- suspend_async.cpp ------------------------------------------------------------------------

@@ -20,10 +20,11 @@ bool is_checked(const pool_state& pool) noexcept {
 
 }  // namespace
 
-result<account_number> central_heap::prepare(pool_state& pool, driver_access& driver) {
+result<account_number> central_heap::prepare(pool_state& pool, bytes needed,
+                                             driver_access& driver) {
   placement_.supply.forget();
   if (pool.where != residence::resident) [[unlikely]]
-    WEIR_TRY(await_residence(pool));
+    WEIR_TRY(await_residence(pool, needed.count()));
   WEIR_TRY_VALUE(account, accounts_.number_of(pool.id, current_tag()));
   WEIR_TRY(make_table_room());
   if (!blocks_.prepare(4)) return no_host_memory();

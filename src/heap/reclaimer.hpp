@@ -59,9 +59,9 @@ class wait_bound {
 /// Implemented by the central heap. Every call is made with the heap's lock.
 class reclaimer {
  public:
-  /// What must not fail once a block is found: its account, its place in the address table, its
-  /// record, and the pool's store.
-  [[nodiscard]] virtual result<account_number> prepare(pool_state& pool,
+  /// What must not fail once a block of `needed` bytes is found: its account, its place in the
+  /// address table, its record, and the pool's store.
+  [[nodiscard]] virtual result<account_number> prepare(pool_state& pool, bytes needed,
                                                        order::driver_access& driver) = 0;
   /// The pool of the capture that the stream is in.
   [[nodiscard]] virtual result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
@@ -112,8 +112,9 @@ class reclaimer {
   [[nodiscard]] virtual std::uint64_t releases_ended() const noexcept = 0;
 
   /// Suspends the evictable pool of the lowest priority; lets go of the lock meanwhile. False:
-  /// there is none that the pool may evict.
-  [[nodiscard]] virtual result<bool> evict(pool_state& asking, order::driver_access& driver) = 0;
+  /// there is none that the pool may evict, or all of them would not make room for `needed` bytes.
+  [[nodiscard]] virtual result<bool> evict(pool_state& asking, bytes needed,
+                                           order::driver_access& driver) = 0;
   /// Calls the user's callbacks, without the lock. Throws callback_exception if one throws.
   [[nodiscard]] virtual result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
                                                               bytes needed) = 0;

@@ -67,7 +67,7 @@ result<void> room_search::prepare() {
                  .detail = "a graph's memory serves requests during its capture only"};
   }
   for (;;) {
-    auto account = heap_.prepare(*pool_, driver_);
+    auto account = heap_.prepare(*pool_, to_bytes(wanted_.units), driver_);
     if (account) {
       account_ = *account;
       prepared_at_ = heap_.releases_ended();
@@ -223,7 +223,7 @@ result<bool> room_search::await_releases() {
 /// Not while the stream is captured: its work cannot be waited for.
 result<bool> room_search::evict() {
   if (capturing_) return false;
-  return heap_.evict(*pool_, driver_);
+  return heap_.evict(*pool_, to_bytes(wanted_.units), driver_);
 }
 
 /// Asked again only while that frees something.

@@ -137,7 +137,7 @@ result<void> central_heap::may_suspend(const pool_state& pool) const {
 
 // --- Requests to a pool that is away -------------------------------------------------------------
 
-result<void> central_heap::await_residence(pool_state& pool) {
+result<void> central_heap::await_residence(pool_state& pool, std::uint64_t needed) {
   const pool_hold held{*this, pool};
   while (pool.where != residence::resident) {
     WEIR_TRY(usable());
@@ -149,6 +149,8 @@ result<void> central_heap::await_residence(pool_state& pool) {
     }
     const bool comes_back = pool.requests == suspended_requests::resume;
     if (comes_back && away) {
+      if (!could_fit(pool, needed))
+        return error{.code = errc::out_of_memory, .requested = bytes{needed}};
       WEIR_TRY(resume_pools({&pool}, {}));
     } else if (!comes_back || !take_back(pool.id)) {
       WEIR_TRY(await_move());
@@ -453,7 +455,9 @@ result<void> central_heap::save_contents(std::vector<moving_pool>& moves,
       return no_host_memory();
     }
   }();
-  copies.drain(bound);
+  // Host memory that a copy may still write to must not serve others.
+  if (!copies.drain(bound) && !done)
+    for (moving_pool& each : moves) each.saved.clear();
   return done;
 }
 
@@ -477,7 +481,7 @@ result<resume_outcome> central_heap::resume(const pool_selection& which,
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY_VALUE(meant, select_to_resume(which));
-  return resume_pools(meant, options);
+  return resume_pools(meant, options, nullptr, !std::holds_alternative<all_pools>(which));
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
@@ -494,7 +498,7 @@ result<std::vector<pool_state*>> central_heap::select_to_resume(const pool_selec
 
 result<resume_outcome> central_heap::resume_pools(const std::vector<pool_state*>& chosen,
                                                   const resume_options& options,
-                                                  const stream_ref* ahead_of) {
+                                                  const stream_ref* ahead_of, bool evicts) {
   if (chosen.empty()) return resume_outcome{};
   WEIR_TRY(usable());
   driver_access driver{device_};
@@ -511,17 +515,19 @@ result<resume_outcome> central_heap::resume_pools(const std::vector<pool_state*>
   }
   move.copies = take_copies();
   move.rights = placement_.rights;
+  move.evicts = evicts;
   begin_moves(moves, residence::resuming);
   for (const moving_pool& each : moves) move.pledged += each.plan.missing().count();
   const std::uint64_t needed = move.pledged;
-  result<void> done = fit_under_limit(moves, needed, driver);
+  result<void> done = fit_under_limit(move, needed, driver);
   placement_.pledged += needed;
-  if (done) done = fit_on_device(moves, needed, driver);
+  if (done) done = fit_on_device(move, needed, driver);
   resume_outcome outcome{.reserved = bytes{needed}, .restored = {}};
   static_cast<void>(without_lock([&] {
     if (done) done = bring_back(move, options, ahead_of, outcome);
   }));
   if (done && ahead_of != nullptr) {
+    enter_return(move, true);
     queued_.splice(queued_.end(), returning);
     if (start_carrier(move)) return outcome;
     const auto copied = finish_return(move);  // without a thread it is waited for here
@@ -534,12 +540,18 @@ result<resume_outcome> central_heap::resume_pools(const std::vector<pool_state*>
   return why_not_resumed(std::move(done).error(), needed);
 }
 
+/// Enters where the memory of a return is: there, though contents may still be copied, or not.
+void central_heap::enter_return(queued_move& move, bool came) noexcept {
+  placement_.pledged -= std::exchange(move.pledged, 0);
+  for (moving_pool& each : move.pools)
+    if (std::exchange(each.planned, false)) each.pool->memory->apply(each.plan, !came);
+}
+
 /// Enters what became of a return.
 void central_heap::arrive(queued_move& move, bool came) noexcept {
-  placement_.pledged -= move.pledged;
+  enter_return(move, came);
   for (moving_pool& each : move.pools) {
     each.stays_away = !came;
-    if (each.planned) each.pool->memory->apply(each.plan, !came);
     if (!came) continue;
     emit_moved(memory_event_kind::resumed, *each.pool, each.plan.size().count(), each.restored);
     drop_saved(*each.pool);
@@ -550,11 +562,11 @@ void central_heap::arrive(queued_move& move, bool came) noexcept {
 
 /// Room for what comes back, from what others cache, what may be evicted and what other processes
 /// give. False: there is none.
-result<bool> central_heap::make_room(const std::vector<moving_pool>& moves, std::uint64_t needed,
+result<bool> central_heap::make_room(const queued_move& move, std::uint64_t needed,
                                      wait_bound& waits, driver_access& driver) {
   flush_caches();
   WEIR_TRY(poll_streams(driver, no_stream));
-  pool_state& asking = *moves.front().pool;
+  pool_state& asking = *move.pools.front().pool;
   WEIR_TRY(sweep_pools(asking, driver));
   WEIR_TRY_VALUE(released, release_from_others(asking, bytes{needed}, driver));
   if (released != bytes{}) return true;
@@ -562,9 +574,11 @@ result<bool> central_heap::make_room(const std::vector<moving_pool>& moves, std:
   if (arrived) return true;
   WEIR_TRY_VALUE(left, await_leaving(&asking));
   if (left) return true;
-  WEIR_TRY_VALUE(evicted, evict_for(&asking, driver));
-  if (evicted) return true;
-  WEIR_TRY_VALUE(given, ask_neighbours(moves, needed));
+  if (move.evicts) {
+    WEIR_TRY_VALUE(evicted, evict_for(&asking, needed, driver));
+    if (evicted) return true;
+  }
+  WEIR_TRY_VALUE(given, ask_neighbours(move.pools, needed));
   if (given) return true;
   return wait_for_oldest(asking, waits, driver);
 }
@@ -579,11 +593,11 @@ result<bool> central_heap::ask_neighbours(const moving_pools& moves, std::uint64
   return gave_way;
 }
 
-result<void> central_heap::fit_under_limit(const std::vector<moving_pool>& moves,
-                                           std::uint64_t needed, driver_access& driver) try {
+result<void> central_heap::fit_under_limit(const queued_move& move, std::uint64_t needed,
+                                           driver_access& driver) try {
   wait_bound waits;
   while (!placement_.may_reserve(needed)) {
-    WEIR_TRY_VALUE(made, make_room(moves, needed, waits, driver));
+    WEIR_TRY_VALUE(made, make_room(move, needed, waits, driver));
     if (!made) return error{.code = errc::out_of_memory, .requested = bytes{needed}};
   }
   return {};
@@ -591,15 +605,15 @@ result<void> central_heap::fit_under_limit(const std::vector<moving_pool>& moves
   return no_host_memory();
 }
 
-result<void> central_heap::fit_on_device(const std::vector<moving_pool>& moves,
-                                         std::uint64_t needed, driver_access& driver) try {
+result<void> central_heap::fit_on_device(const queued_move& move, std::uint64_t needed,
+                                         driver_access& driver) try {
   wait_bound waits;
   for (;;) {
     placement_.supply.forget();
-    WEIR_TRY_VALUE(
-        given, placement_.supply.can_give(needed, moves.front().plan.properties, driver.enter()));
+    WEIR_TRY_VALUE(given, placement_.supply.can_give(needed, move.pools.front().plan.properties,
+                                                     driver.enter()));
     if (given) return {};
-    WEIR_TRY_VALUE(made, make_room(moves, needed, waits, driver));
+    WEIR_TRY_VALUE(made, make_room(move, needed, waits, driver));
     if (!made) return error{.code = errc::out_of_memory, .requested = bytes{needed}};
   }
 } catch (const std::bad_alloc&) {
@@ -614,7 +628,6 @@ result<void> central_heap::bring_back(queued_move& move, const resume_options& o
     try {
   moving_pools& moves = move.pools;
   backup_copies& copies = *move.copies;
-  const std::vector<vmm::access>& rights = move.rights;
   driver_access driver{device_};
   WEIR_TRY(driver.entered());
   const context_scope& bound = driver.enter();
@@ -644,7 +657,7 @@ result<void> central_heap::bring_back(queued_move& move, const resume_options& o
         return {};
       };
       for (suspended_place& place : each.plan.places) {
-        WEIR_TRY(fill(place, each, moves, rights, driver));
+        WEIR_TRY(fill(place, each, move, driver));
         if (place.address != end) {
           WEIR_TRY(copy_in());
           start = place.address;
@@ -666,7 +679,7 @@ result<void> central_heap::bring_back(queued_move& move, const resume_options& o
     done = no_host_memory();
   }
   if (done) return done;
-  copies.drain(bound);
+  if (!copies.drain(bound)) return done;  // under copies nothing is unmapped: it stays, as it came
   for (moving_pool& each : moves) {
     empty_places(each.plan, bound);
     const auto released = release_places(each.plan, bound);
@@ -678,17 +691,16 @@ result<void> central_heap::bring_back(queued_move& move, const resume_options& o
 }
 
 result<void> central_heap::fill(suspended_place& place, const moving_pool& of,
-                                const std::vector<moving_pool>& moves,
-                                const std::vector<vmm::access>& rights, driver_access& driver) {
+                                const queued_move& move, driver_access& driver) {
   wait_bound waits;
   for (;;) {
-    auto filled = fill_place(place, of.plan.properties, rights, driver.enter());
+    auto filled = fill_place(place, of.plan.properties, move.rights, driver.enter());
     if (filled || filled.code() != errc::out_of_memory) return filled;
     const detail::mutex_lock lock{mutex_};
     auto made = [&]() -> result<bool> {
       mutex_.assert_held();
       try {
-        return make_room(moves, place.size.count(), waits, driver);
+        return make_room(move, place.size.count(), waits, driver);
       } catch (const std::bad_alloc&) {
         return no_host_memory();
       }
@@ -710,19 +722,53 @@ error central_heap::why_not_resumed(error reason, std::uint64_t needed) {
 
 // --- Eviction ------------------------------------------------------------------------------------
 
-result<bool> central_heap::evict_for(const pool_state* asking, driver_access& driver) {
+bool central_heap::is_evictable_for(const pool_state& pool, const pool_state* asking) const {
+  const auto& rules = pool.suspendable;
+  if (!rules || !rules->evictable || pool.where != residence::resident) return false;
+  if (&pool == asking || pool.reserved() == 0 || !may_suspend(pool)) return false;
+  const bool bound_by_priority =
+      asking != nullptr && asking->suspendable && asking->suspendable->evictable;
+  return !bound_by_priority || rules->priority < asking->suspendable->priority;
+}
+
+/// Whether so much could be had under the limit and on the device if all were away that may be
+/// evicted for it. What is on its way, or waits for streams, counts as away.
+bool central_heap::fits_beside_live(const pool_state& asking, std::uint64_t needed) {
+  const auto stays = [&](const pool_state& pool) {
+    mutex_.assert_held();
+    if (pool.memory == nullptr || pool.source != nullptr || pool.is_moving()) return false;
+    if (pool.where == residence::suspended) return &pool == &asking;
+    return !is_evictable_for(pool, &asking);
+  };
+  std::uint64_t kept = 0;
+  for (const auto& each : pools_)
+    if (stays(*each)) kept += each->memory->handed_out();
+  for (const order::pending_frees::waiting& each : pending_.all()) {
+    const block& waits = blocks_[each.index];
+    if (stays(pool_of(waits))) kept -= std::min(kept, waits.size());
+  }
+  const std::uint64_t most = std::min(placement_.reserved_limit, placement_.supply.total());
+  return kept <= most && needed <= most - kept;
+}
+
+/// The same without what threads cache, which counts as handed out.
+bool central_heap::could_fit(const pool_state& asking, std::uint64_t needed) {
+  if (fits_beside_live(asking, needed)) return true;
+  flush_caches();
+  return fits_beside_live(asking, needed);
+}
+
+result<bool> central_heap::evict_for(const pool_state* asking, std::uint64_t needed,
+                                     driver_access& driver) {
+  if (asking != nullptr && !could_fit(*asking, needed)) return false;
   std::vector<pool_id> tried;
   for (;;) {
     pool_state* victim = nullptr;
     for (const auto& each : pools_) {
-      const auto& rules = each->suspendable;
-      if (!rules || !rules->evictable || each->where != residence::resident) continue;
-      if (each.get() == asking || each->reserved() == 0 || !may_suspend(*each)) continue;
-      const bool bound_by_priority =
-          asking != nullptr && asking->suspendable && asking->suspendable->evictable;
-      if (bound_by_priority && rules->priority >= asking->suspendable->priority) continue;
+      if (!is_evictable_for(*each, asking)) continue;
       if (std::find(tried.begin(), tried.end(), each->id) != tried.end()) continue;
-      if (victim == nullptr || rules->priority < victim->suspendable->priority) victim = each.get();
+      if (victim == nullptr || each->suspendable->priority < victim->suspendable->priority)
+        victim = each.get();
     }
     if (victim == nullptr) return false;
     WEIR_TRY_VALUE(capturing, any_capturing(driver));
@@ -736,11 +782,11 @@ result<bool> central_heap::evict_for(const pool_state* asking, driver_access& dr
   }
 }
 
-result<bool> central_heap::evict(pool_state& asking, driver_access& driver) {
+result<bool> central_heap::evict(pool_state& asking, bytes needed, driver_access& driver) {
   const pool_hold held{*this, asking};
   WEIR_TRY_VALUE(left, await_leaving(&asking));
   if (left) return true;
-  return evict_for(&asking, driver);
+  return evict_for(&asking, needed.count(), driver);
 }
 
 /// What is on its way out anyway comes before what would have to go, whoever suspends it. So does

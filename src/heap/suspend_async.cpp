@@ -69,7 +69,8 @@ result<resume_outcome> central_heap::resume_async(const pool_selection& which,
   const bool host_takes_part = std::any_of(meant.begin(), meant.end(), [](const pool_state* each) {
     return !each->saved.empty() && each->saved_in == host_memory_kind::pageable;
   });
-  return resume_pools(meant, {}, host_takes_part ? nullptr : &stream);
+  return resume_pools(meant, {}, host_takes_part ? nullptr : &stream,
+                      !std::holds_alternative<all_pools>(which));
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
@@ -135,6 +136,7 @@ result<void> central_heap::finish_suspension(queued_move& move) noexcept {
 /// The memory is there, and a stream waits for the copies.
 result<void> central_heap::finish_return(queued_move& move) noexcept {
   result<void> copied;
+  bool drained = false;
   static_cast<void>(without_lock([&] {
     driver_access driver{device_};
     const context_scope& bound = driver.enter();
@@ -143,8 +145,11 @@ result<void> central_heap::finish_return(queued_move& move) noexcept {
     } catch (const std::bad_alloc&) {
       copied = no_host_memory();
     }
-    move.copies->drain(bound);
+    drained = move.copies->drain(bound);
   }));
+  // What a copy may still read must not serve others.
+  if (!copied && !drained)
+    for (const moving_pool& each : move.pools) each.pool->saved.clear();
   arrive(move, true);
   return copied;
 }

@@ -66,7 +66,7 @@ result<bytes> central_heap::shrink(bytes keep) try {
   while (placement_.reserved > keep.count()) {
     WEIR_TRY_VALUE(left, await_leaving(nullptr));
     if (left) continue;
-    WEIR_TRY_VALUE(evicted, evict_for(nullptr, driver));
+    WEIR_TRY_VALUE(evicted, evict_for(nullptr, 0, driver));
     if (!evicted) break;
   }
   return released();

@@ -73,6 +73,79 @@ TEST_F(eviction_test, requests_bring_evicted_memory_back_at_the_cost_of_less_imp
   memory.deallocate(second.at, on);
 }
 
+TEST_F(eviction_test, nothing_goes_for_a_request_that_all_of_it_would_not_serve) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true}));
+  const auto kept = make_filled(memory, low, 32_MiB, 1);
+  void* const live = memory.allocate(16_MiB, on);
+  EXPECT_EQ(code_of(memory.try_allocate(65_MiB, on)), errc::out_of_memory) << "above the limit";
+  EXPECT_EQ(code_of(memory.try_allocate(50_MiB, on)), errc::out_of_memory) << "beside what is live";
+  EXPECT_FALSE(memory.is_suspended(low));
+  EXPECT_EQ(memory.stats().backup.peak, 0_B);
+  void* const fits = memory.allocate(48_MiB, on);
+  EXPECT_TRUE(memory.is_suspended(low));
+  memory.deallocate(fits, on);
+  memory.deallocate(live, on);
+  ASSERT_TRUE(memory.resume(low));
+  expect_contents(kept);
+  memory.deallocate(kept.at, on);
+}
+
+TEST_F(eviction_test, what_threads_cache_is_no_reason_to_evict_nothing) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true}));
+  const auto kept = make_filled(memory, low, 32_MiB, 1);
+  void* const cached = memory.allocate(24_MiB, on);
+  memory.deallocate(cached, on);
+  void* const fits = memory.allocate(60_MiB, on);
+  EXPECT_TRUE(memory.is_suspended(low));
+  memory.deallocate(fits, on);
+  memory.deallocate(kept.at, on);
+}
+
+TEST_F(eviction_test, a_request_that_cannot_be_met_does_not_bring_memory_back) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto away = make_filled(memory, weights, 32_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights, {.requests = suspended_requests::resume}));
+  void* const live = memory.allocate(16_MiB, on);
+  const bytes before = used();
+  {
+    const tag_scope scope{weights};
+    EXPECT_EQ(code_of(memory.try_allocate(20_MiB, on)), errc::out_of_memory);
+  }
+  EXPECT_TRUE(memory.is_suspended(weights));
+  EXPECT_EQ(used(), before);
+  EXPECT_EQ(memory.stats().failures, 1u);
+  memory.deallocate(live, on);
+  void* const fits = allocate(memory, weights, 20_MiB);
+  EXPECT_FALSE(memory.is_suspended(weights));
+  expect_contents(away);
+  memory.deallocate(fits, on);
+  memory.deallocate(away.at, on);
+}
+
+TEST_F(eviction_test, everything_does_not_come_back_at_the_cost_of_a_part_of_it) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true}));
+  const auto first = make_filled(memory, weights, 40_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights));
+  const auto second = make_filled(memory, low, 40_MiB, 2);
+  EXPECT_EQ(code_of(memory.resume()), errc::out_of_memory);
+  EXPECT_EQ(code_of(memory.resume_async(on)), errc::out_of_memory);
+  EXPECT_TRUE(memory.is_suspended(weights));
+  EXPECT_FALSE(memory.is_suspended(low));
+  expect_contents(second);
+  ASSERT_TRUE(memory.resume(weights));
+  EXPECT_TRUE(memory.is_suspended(low)) << "for a part of it the rest may go";
+  expect_contents(first);
+  memory.deallocate(first.at, on);
+  ASSERT_TRUE(memory.resume());
+  expect_contents(second);
+  memory.deallocate(second.at, on);
+}
+
 TEST_F(eviction_test, memory_of_equal_priority_stays) {
   auto memory = make_small();
   ASSERT_TRUE(memory.declare_suspendable(high, {.evictable = true, .priority = 1}));

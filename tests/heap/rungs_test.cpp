@@ -86,7 +86,7 @@ class scripted_heap final : public heap::reclaimer {
  public:
   scripted_heap(script& with, heap::thread_cache* own) : script_{with}, own_{own} {}
 
-  result<heap::account_number> prepare(pool_state& pool, order::driver_access&) override {
+  result<heap::account_number> prepare(pool_state& pool, bytes, order::driver_access&) override {
     script_.asked.push_back(pool.id == pool_id{} ? "prepare" : "prepare " + pool.name);
     return static_cast<heap::account_number>(40 + pool.id.number());
   }
@@ -153,7 +153,7 @@ class scripted_heap final : public heap::reclaimer {
     return waited || always_releasing;
   }
   std::uint64_t releases_ended() const noexcept override { return ended_; }
-  result<bool> evict(pool_state&, order::driver_access&) override {
+  result<bool> evict(pool_state&, bytes, order::driver_access&) override {
     return script_.answer("evict", true, false);
   }
   result<heap::callback_answer> ask_callbacks(pool_state&, heap::thread_cache*,

@@ -169,6 +169,22 @@ TEST_F(suspend_async_test, the_stream_waits_for_what_comes_back) {
   for (const filled& each : blocks) memory.deallocate(each.at, on);
 }
 
+TEST_F(suspend_async_test, the_figures_have_memory_that_comes_back_from_the_call_on) {
+  for (int round = 0; round < 10; ++round) {
+    auto memory = make_declared();
+    const auto block = make_filled(memory, weights, 16_MiB, 1);
+    ASSERT_TRUE(memory.suspend(weights, {.chunk = bytes{512}}));
+    ASSERT_TRUE(memory.resume_async(weights, on));
+    const auto stats = memory.stats();
+    EXPECT_EQ(stats.reserved.current, 16_MiB);
+    EXPECT_EQ(stats.suspended, 0_B);
+    EXPECT_FALSE(memory.block_at(block.at).value().suspended);
+    EXPECT_EQ(check(memory), "");
+    expect_contents(block);
+    memory.deallocate(block.at, on);
+  }
+}
+
 TEST_F(suspend_async_test, another_stream_must_be_ordered_by_its_user) {
   auto memory = make_declared();
   const auto block = make_filled(memory, weights, 4_MiB, 1);

@@ -120,6 +120,36 @@ TEST_F(suspend_faults_test, any_call_of_resume_may_fail) {
 
 /// The driver neither unmaps one handle nor maps another again: what is left is suspended, with its
 /// memory, and comes back whole.
+TEST_F(suspend_faults_test, a_driver_that_refuses_every_wait_unmaps_nothing_under_a_copy) {
+  for (const suspend_options& way : ways) {
+    for (const bool other_waits : {true, false}) {
+      auto memory = make_declared();
+      const auto blocks = make_blocks(memory);
+      ASSERT_TRUE(memory.suspend(weights, way));
+      for (std::uint64_t nth = 1; nth <= 100; ++nth) {
+        machine->fail(driver::call::stream_synchronize, nth, driver::CUDA_ERROR_UNKNOWN);
+        if (other_waits) continue;
+        machine->fail(driver::call::mem_free, nth, driver::CUDA_ERROR_UNKNOWN);
+        machine->fail(driver::call::mem_free_host, nth, driver::CUDA_ERROR_UNKNOWN);
+      }
+      const auto refused = memory.resume(weights, {.progress = way.progress});
+      machine->clear_faults();
+      const bool copies = way.contents == suspended_contents::keep;
+      EXPECT_EQ(refused.has_value(), !copies);
+      EXPECT_EQ(memory.is_suspended(weights), copies);
+      EXPECT_EQ(memory.stats().reserved.current, used());
+      ASSERT_EQ(check(memory), "");
+      ASSERT_THAT(machine->hazards(), IsEmpty());
+      ASSERT_TRUE(memory.resume(weights));
+      if (copies) expect_contents(blocks);
+      ASSERT_TRUE(memory.suspend(weights));
+      ASSERT_TRUE(memory.resume(weights));
+      finish(memory, blocks);
+      static_cast<void>(heard.take());
+    }
+  }
+}
+
 TEST_F(suspend_faults_test, two_failures_lose_nothing) {
   for (std::uint64_t unmap = 2; unmap <= 5; ++unmap) {
     for (const auto second : {driver::call::mem_map, driver::call::mem_set_access}) {

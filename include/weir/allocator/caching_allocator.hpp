@@ -264,7 +264,8 @@ class WEIR_API caching_allocator {
   /// and are counted in the outcome. not_supported: the policy is a classic one.
   result<suspend_outcome> suspend(const suspend_options& options = {}) const;
   /// Brings it back, to the same addresses, with the contents that were kept. What others of this
-  /// allocator cache is released for it, and what is evictable may be evicted. All or nothing:
+  /// allocator cache is released for it, and what is evictable may be evicted, but not for
+  /// everything, which is to be resident together. All or nothing:
   /// after an error (out_of_memory with a report in `detail`) it is suspended, and can be resumed
   /// later. Of what is not suspended it does nothing.
   result<resume_outcome> resume(weir::tag of, const resume_options& options = {}) const;
