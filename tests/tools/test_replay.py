@@ -147,6 +147,22 @@ class Replay(Case):
         self.assertEqual(rows[0]["reserved_peak"], "15286140928")
         self.assertEqual(rows[1]["reserved_peak"], "14543749120")
 
+    def test_the_document_shows_what_is_said(self):
+        def words(text):
+            return " ".join(text.split())
+        document = words((arguments.shipped.parent / "docs/replay.md").read_text())
+        shown = "reserved_peak", "ratio", "driver_calls", "driver_us", "steady_driver_pct"
+        said = [f"| `{row['policy']}` | " + " | ".join(row[each] for each in shown) + " |"
+                for row in self.rows("--policy", "all", self.gpt2)]
+        fit = weir("replay", self.gpt2, "--fit", "--policy", "torch-default,torch-expandable,balanced",
+                   "--card", "16GiB,12GiB")
+        said += fit.stdout.replace("gpt2_two_steps", "").splitlines()[1:]
+        target = self.folder / "steps.pickle"
+        exported = weir("export", arguments.shipped / "gpt2_two_steps.weirtrace", "-o", target,
+                        "--format", "torch", "--place", "balanced")
+        said += [(exported.stdout + exported.stderr).replace(str(target), "steps.pickle")]
+        self.assertEqual([each for each in said if words(each) not in document], [])
+
     def test_rows_come_in_the_order_of_the_command_line_however_many_jobs(self):
         other = self.folder / "other.trace"
         other.write_text(SMALL)
