@@ -378,13 +378,13 @@ class Replay(Case):
         self.assertEqual(ran.stderr, 'weir replay: "12 pounds" is no size, such as 80GiB or 80GB\n')
 
     def test_ranges_are_said_in_words(self):
-        for words, said in ((["--lag-us", "-5"], "--lag-us: -5 is no number of 0 or more"),
+        for words, said in ((["--lag-us", "-5"], "--lag-us: expected a whole number from 0, got -5"),
                             (["--jobs", "2000"], "--jobs: 2000 is no number from 1 to 1024")):
             self.assertEqual(self.expect(weir("replay", self.small, *words), 64).stderr.splitlines()[0], said)
 
     def test_bad_words_are_refused(self):
         for words in (["--device", "gpu"], ["--capacity", "much"], ["--capacity", "0"],
-                      ["--lag-us", "-1"], ["--jobs", "0"], ["--format", "xml"], ["--policy", ""],
+                      ["--lag-us", "-1"], ["--lag-us", "0x10"], ["--lag-us", str(2**64)], ["--jobs", "0"], ["--format", "xml"], ["--policy", ""],
                       ["--fit", "--capacity", "0"], ["--fit", "--card", "24 pounds"],
                       ["--fit", "--card", "0"], ["--card", "24GiB"], ["--fit", "--profile"],
                       ["--fit", "--device", "cuda"]):
