@@ -1,12 +1,14 @@
 // Threads that begin where the host has no memory: the process lives, and requests are met or told.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <thread>
 #include <utility>
 
+#include "support/scratch.hpp"
 #include "weir/sim/machine.hpp"
 #include "weir/weir.hpp"
 
@@ -83,6 +85,21 @@ TEST_F(thread_memory, first_frees_are_met) {
   with(0, [&] { is_freed = memory.try_deallocate(block, work).has_value(); });
   EXPECT_TRUE(is_freed);
   EXPECT_EQ(memory.stats().blocks.current, 0u);
+}
+
+TEST_F(thread_memory, first_events_are_recorded_or_counted) {
+  const testing_support::scratch_folder folder;
+  const auto recorded = recorder::start(folder.path("first.weirtrace")).value();
+  auto observation = memory.add_observer(*recorded);
+  void* const block = memory.allocate(bytes{1000}, work);
+  with(0, [&] { EXPECT_TRUE(memory.try_deallocate(block, work)); });
+  observation.end();
+  ASSERT_TRUE(recorded->stop());
+  const auto read = read_trace(folder.path("first.weirtrace")).value();
+  const auto frees = std::count_if(read.events.begin(), read.events.end(), [](const auto& each) {
+    return each.kind == trace_kind::deallocate;
+  });
+  EXPECT_EQ(static_cast<std::uint64_t>(frees) + read.dropped, 1u);
 }
 
 TEST_F(thread_memory, default_streams_of_threads_are_named) {
