@@ -1,4 +1,5 @@
 // What begins and ends: contexts, streams, captures, access of other devices.
+#include <cstdlib>
 #include <new>
 
 #include "hooks.hpp"
@@ -81,6 +82,14 @@ struct end_of_thread {
   }
 };
 
+void end_with_thread() {
+  // Where it has no memory to note a destructor, the C library ends the process.
+  void* volatile const ample = std::malloc(4096);
+  std::free(ample);
+  if (ample == nullptr) throw std::bad_alloc{};
+  thread_local const end_of_thread at_end;
+}
+
 template <class Begin>
 CUresult begin_capture(CUstream stream, const Begin& begin) noexcept {
   CUcontext context = nullptr;
@@ -96,7 +105,7 @@ CUresult begin_capture(CUstream stream, const Begin& begin) noexcept {
     bool is_known = false;
     try {
       if (answer == CUDA_SUCCESS) is_known = here.known_captures().add(context, stream);
-      if (stream == per_thread_stream()) thread_local const end_of_thread at_end;
+      if (stream == per_thread_stream()) end_with_thread();
     } catch (const std::bad_alloc&) {
       is_known = true;  // its end will not be noticed: everything stays careful
     }

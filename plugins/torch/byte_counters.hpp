@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
 #include <vector>
 
@@ -69,6 +70,10 @@ class byte_counters {
   };
 
   [[gnu::noinline]] counters* attach_thread() noexcept try {
+    // Where it has no memory to note a destructor, the C library ends the process.
+    void* volatile const ample = std::malloc(4096);
+    std::free(ample);
+    if (ample == nullptr) return nullptr;
     static thread_local thread_exit at_exit;
     static_cast<void>(&at_exit);
     if (attached_.owner != nullptr) attached_.owner->recycle(attached_.own);

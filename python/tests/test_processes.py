@@ -49,6 +49,57 @@ del blocks, memory, stream, machine
 gc.collect()
 """), "0\n")
 
+    def test_callbacks_of_other_threads_are_over_before_the_exit(self):
+        for use in ("""
+kept = memory.on_out_of_memory(lambda needed: time.sleep(0.001))
+def use():
+    while True:
+        try:
+            memory.allocate(1 << 37, stream)
+        except weir.OutOfMemory:
+            pass
+""", """
+memory.declare_suspendable("away")
+with weir.tag("away"):
+    away = [memory.allocate(1 << 20, stream) for _ in range(8)]
+def use():
+    while True:
+        memory.suspend("away", progress=lambda *_: time.sleep(0.001), chunk=4096, to="pageable")
+        memory.resume("away", progress=lambda *_: time.sleep(0.001))
+"""):
+            with self.subTest(use=use):
+                self.expect_silence(run("import time" + BEGIN + use + """
+for _ in range(3):
+    threading.Thread(target=use, daemon=True).start()
+time.sleep(0.1)
+"""))
+
+    def test_a_child_does_not_wait_for_callbacks_of_its_parent(self):
+        self.expect_silence(run("import time" + BEGIN + """
+asked, forked = threading.Event(), threading.Event()
+def ask(needed):
+    asked.set()
+    forked.wait()
+def use():
+    try:
+        memory.allocate(1 << 37, stream)
+    except weir.OutOfMemory:
+        pass
+kept = memory.on_out_of_memory(ask)
+held = memory.allocate(1 << 37, stream)
+user = threading.Thread(target=use)
+user.start()
+asked.wait()
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+forked.set()
+began = time.monotonic()
+os.waitpid(child, 0)
+user.join()
+print(time.monotonic() - began < 5)
+"""), "True\n")
+
     def test_a_forked_child_can_do_nothing_and_breaks_nothing(self):
         ran = run(BEGIN + """
 child = os.fork()

@@ -9,7 +9,7 @@ import threading
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
-from . import _native, _stats, _suspend
+from . import _callbacks, _native, _stats, _suspend
 from ._block import Block, Memory
 from ._errors import Error, OutOfMemory
 from ._machine import (Device, Options, Owned, Runtime, Size, Stream, as_bytes, native_stream,
@@ -373,6 +373,7 @@ class Reclaim(Owned, close="weir_callback_close"):
         # that stays for good, and a number that is never used twice.
         self._number = next(_numbers)
         _reclaims[self._number] = self
+        _callbacks.register(self)
         self._own(_native.new(lib.weir_allocator_on_out_of_memory, allocator._handle, _reclaim, self._number))
 
     def _ask(self, needed: int) -> int:
@@ -393,8 +394,9 @@ _numbers = itertools.count(1)
 
 
 def _called(number: int, needed: int) -> int:
-    registered = _reclaims.get(number)
-    return 0 if registered is None else registered._ask(needed)
+    with _callbacks.under_way():
+        registered = None if _callbacks.is_ending() else _reclaims.get(number)
+        return 0 if registered is None else registered._ask(needed)
 
 
 _reclaim = _native.types.known["weir_reclaim_callback"](_called)

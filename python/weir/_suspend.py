@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Sequence
 
-from . import _native
+from . import _callbacks, _native
 from ._native import lib, structure
 from ._stats import Gauge, ask
 
@@ -54,6 +54,8 @@ def number_of(value: str, choices: Sequence[str], name: str) -> int:
 def harmless(progress: Progress) -> Progress:
     """The same, but what it raises goes to sys.excepthook: the memory is on its way, and goes on."""
     def told(done: int, total: int) -> None:
+        if _callbacks.is_ending():
+            return
         try:
             progress(done, total)
         except BaseException:  # nothing may pass through the library
@@ -94,16 +96,18 @@ def suspendable_options(evictable: bool = False, priority: int = 0, contents: st
     return options
 
 
-def suspend(call: Any, *arguments: Any, **options: Any) -> SuspendOutcome:
+def suspend(call: Any, *arguments: Any, progress: Optional[Progress] = None, **options: Any) -> SuspendOutcome:
     """A suspending call with suspend_options(**options)."""
-    return ask(SuspendOutcome, "weir_suspend_outcome", call, *arguments,
-               ctypes.byref(suspend_options(**options)))
+    with _callbacks.during(progress) as told:
+        return ask(SuspendOutcome, "weir_suspend_outcome", call, *arguments,
+                   ctypes.byref(suspend_options(progress=told, **options)))
 
 
 def resume(call: Any, *arguments: Any, progress: Optional[Progress] = None) -> ResumeOutcome:
     options = structure("weir_resume_options")()
-    _set_progress(options, progress)
-    return ask(ResumeOutcome, "weir_resume_outcome", call, *arguments, ctypes.byref(options))
+    with _callbacks.during(progress) as told:
+        _set_progress(options, told)
+        return ask(ResumeOutcome, "weir_resume_outcome", call, *arguments, ctypes.byref(options))
 
 
 def suspend_later(call: Any, *arguments: Any, **options: Any) -> SuspendOutcome:

@@ -6,11 +6,16 @@
 #include <new>
 #include <vector>
 
+#include "base/thread_end.hpp"
+
 namespace weir { inline namespace v0 { namespace detail {
 namespace {
 
 // Set when the thread's list is gone: streams named after that are not announced.
 constinit thread_local bool stream_ends_announced = false;
+// Set when the thread has a list. Not kept by a key: the driver's part of the thread must be there
+// when it ends.
+constinit thread_local bool stream_ends_noted = false;
 
 struct thread_default_stream {
   std::weak_ptr<runtime> owner;
@@ -63,7 +68,9 @@ thread_default_streams::~thread_default_streams() {
 
 void announce_thread_stream_end(device_state& state, stream_id number) noexcept try {
   if (stream_ends_announced) return;
+  if (!stream_ends_noted && !can_note_destructor()) return;
   thread_local thread_default_streams own;
+  stream_ends_noted = true;
   own.add(state, number);
 } catch (const std::bad_alloc&) {
   // As if the thread had never been asked to tell.

@@ -43,6 +43,10 @@ class recording_builder {
     const auto entry = live_.find(address);
     return entry == live_.end() ? nullptr : &entry->second;
   }
+  /// Whether a block of that size can live beside those that do: sums of sizes stay numbers.
+  [[nodiscard]] bool has_room(std::uint64_t size) const noexcept {
+    return size <= UINT64_MAX - live_bytes_;
+  }
   [[nodiscard]] std::uint32_t stream(std::uint64_t id) {
     const auto [number, inserted] = streams_.number(id);
     if (inserted) recording_.streams.push_back(id);
@@ -58,8 +62,11 @@ class recording_builder {
   void add(trace_event event) {
     if (event.time < last_time_) event.time = last_time_;
     last_time_ = event.time;
-    if (event.kind == trace_kind::allocate) live_[event.address] = {event.size, event.stream};
-    if (event.kind == trace_kind::deallocate) live_.erase(event.address);
+    if (event.kind == trace_kind::allocate) {
+      live_[event.address] = {event.size, event.stream};
+      live_bytes_ += event.size;
+    }
+    if (event.kind == trace_kind::deallocate) end(event.address);
     recording_.events.push_back(event);
   }
   [[nodiscard]] recording& draft() noexcept { return recording_; }
@@ -72,11 +79,21 @@ class recording_builder {
  private:
   static constexpr std::uint16_t last_thread = 65'535;
 
+  void end(std::uint64_t address) {
+    const auto entry = live_.find(address);
+    if (entry == live_.end()) return;
+    live_bytes_ -= entry->second.size;
+    live_.erase(entry);
+  }
+
   recording recording_;
   numbering<std::uint64_t> streams_;
   numbering<std::uint64_t> threads_;
   std::unordered_map<std::uint64_t, block> live_;
   std::uint64_t last_time_ = 0;
+  std::uint64_t live_bytes_ = 0;
 };
+
+inline constexpr const char* no_room = "more bytes are live than there are addresses";
 
 }}}  // namespace weir::v0::formats

@@ -63,6 +63,7 @@ class csv_reader {
     const auto size = number(size_text);
     if (!size) return "not a number";
     if (builder_.live(event.address) != nullptr) return "the block is allocated twice";
+    if (!builder_.has_room(*size)) return no_room;
     pending_.erase(event.address);  // the id is another block's from here on
     event.kind = trace_kind::allocate;
     event.size = *size;

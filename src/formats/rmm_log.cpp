@@ -57,6 +57,7 @@ class rmm_reader {
     event.thread = builder_.thread(*thread);
     if (action == "allocate") {
       add_missing_free(event);
+      if (!builder_.has_room(*size)) return no_room;
       event.kind = trace_kind::allocate;
     } else if (action == "free") {
       if (builder_.live(*pointer) == nullptr) return nullptr;

@@ -333,6 +333,7 @@ class snapshot_reader {
     }
     for (const auto& [address, leftover] : leftovers_) {
       WEIR_TRY_VALUE(stack, stack_of(*leftover.source));
+      if (!builder_.has_room(leftover.size)) return no_snapshot(no_room);
       builder_.add({.address = address,
                     .size = leftover.size,
                     .stream = builder_.stream(leftover.stream),
@@ -428,6 +429,7 @@ class snapshot_reader {
         missing.other = 0;
         builder_.add(missing);
       }
+      if (!builder_.has_room(next.size)) return no_snapshot(no_room);
       builder_.add(next);
       pending_.erase(recorded.address);
     } else if (recorded.action == "free_requested") {

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "base/thread_end.hpp"
 #include "device/rdma_probe.hpp"
 #include "observe/tool_regions.hpp"
 #include "order/all_work_wait.hpp"
@@ -33,7 +34,8 @@ class thread_caches_by_heap {
   std::vector<entry> entries;
 };
 
-// Set when the thread's book is gone: what still runs then, static destructors say, goes without.
+// Set when the thread's book is gone: what still runs then, destructors of other keys say, goes
+// without.
 constinit thread_local bool thread_ended_already = false;
 
 thread_caches_by_heap::~thread_caches_by_heap() {
@@ -41,11 +43,6 @@ thread_caches_by_heap::~thread_caches_by_heap() {
   this_thread = {};
   for (const entry& each : entries)
     if (const auto owner = each.owner.lock()) owner->thread_ended(*each.cache);
-}
-
-thread_caches_by_heap& book() {
-  thread_local thread_caches_by_heap caches;
-  return caches;
 }
 
 /// The child of a fork starts without a cache at hand, so that its calls take the slow path, which
@@ -325,7 +322,9 @@ thread_cache* central_heap::local() {
   if (!caches_.enabled() || thread_ended_already) return nullptr;
   if (this_thread.serial == serial_) return this_thread.cache;
   const bool in_scope = scoped_pool() != nullptr;
-  auto& entries = book().entries;
+  auto* const book = detail::until_thread_end<thread_caches_by_heap>::own();
+  if (book == nullptr) return nullptr;
+  auto& entries = book->entries;
   std::erase_if(entries,
                 [](const thread_caches_by_heap::entry& each) { return each.owner.expired(); });
   const auto known = std::find_if(entries.begin(), entries.end(),

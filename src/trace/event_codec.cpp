@@ -105,6 +105,9 @@ const char* known_blocks::apply(const trace_event& event) {
   if (event.kind == trace_kind::allocate) {
     block& named = blocks_[event.address];
     if (named.live) return "a block is allocated where one lives";
+    if (event.size > UINT64_MAX - live_bytes_)
+      return "more bytes are live than there are addresses";
+    live_bytes_ += event.size;
     named = {.number = count_++, .size = event.size, .stream = event.stream, .live = true};
     return nullptr;
   }
@@ -121,6 +124,7 @@ const char* known_blocks::apply(const trace_event& event) {
   if (event.kind == trace_kind::deallocate) {
     named.live = false;
     named.pending = true;
+    live_bytes_ -= named.size;
   }
   return nullptr;
 }

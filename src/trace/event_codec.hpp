@@ -37,6 +37,7 @@ class known_blocks {
  private:
   std::unordered_map<std::uint64_t, block> blocks_;  // by address, so it stops growing
   std::uint64_t count_ = 0;
+  std::uint64_t live_bytes_ = 0;
 };
 
 /// How many entries each table of a recording has: what numbers in events may refer to.

@@ -9,6 +9,7 @@
 #include <array>
 #include <utility>
 
+#include "base/thread_end.hpp"
 #include "heap/asymmetric_barrier.hpp"
 #include "trace/ticks.hpp"
 
@@ -42,11 +43,6 @@ thread_rings::~thread_rings() {
   last_ring = {};
   thread_ended = true;
   for (const entry& each : all) each.ring->end_thread();
-}
-
-thread_rings& opened_rings() {
-  thread_local thread_rings rings;
-  return rings;
 }
 
 /// By memory_event_kind.
@@ -105,8 +101,10 @@ inline ring* event_collector::own_ring() noexcept {
 /// Null: the thread is past its end, or there is no host memory for a ring.
 [[gnu::noinline]] ring* event_collector::open_ring() noexcept {
   if (thread_ended) return nullptr;
+  auto* const rings = detail::until_thread_end<thread_rings>::own();
+  if (rings == nullptr) return nullptr;
   try {
-    auto& opened = opened_rings().all;
+    auto& opened = rings->all;
     const auto known = std::find_if(opened.begin(), opened.end(),
                                     [&](const auto& each) { return each.collector == serial_; });
     if (known != opened.end()) {

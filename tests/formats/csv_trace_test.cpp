@@ -116,6 +116,7 @@ TEST(csv_trace, names_the_line_that_is_wrong) {
   refused("a,2,1,0,18446744073709551.616", "the time is out of range");
   refused("s,2,,0,0", "the block was not allocated before");
   refused("a,1,1,0,0", "the block is allocated twice");
+  refused("a,2,18446744073709551615,0,0", "more bytes are live than there are addresses");
   refused("r,2,,0,0", "the block was not allocated before");
   refused("f,1,,0,0", "the block is freed out of turn");
   refused("r,1,5,0,0", "only an allocation has a size");

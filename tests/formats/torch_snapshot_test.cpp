@@ -598,6 +598,12 @@ TEST(torch_snapshot, refuses_pickles_of_something_else) {
     EXPECT_EQ(read_history({entry("oom", 0, 1, 0), wrong}).error().detail,
               none + "entry 1 has no action");
   EXPECT_TRUE(read(py::list({}))) << "a bare list is segments";
+  constexpr std::int64_t half = INT64_MAX;
+  EXPECT_EQ(read_history(
+                {entry("alloc", 1, half, 0), entry("alloc", 2, half, 0), entry("alloc", 3, 2, 0)})
+                .error()
+                .detail,
+            none + "more bytes are live than there are addresses");
 }
 
 TEST(torch_snapshot, keeps_to_limits) {

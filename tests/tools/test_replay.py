@@ -147,6 +147,22 @@ class Replay(Case):
         self.assertEqual(rows[0]["reserved_peak"], "15286140928")
         self.assertEqual(rows[1]["reserved_peak"], "14543749120")
 
+    def test_the_document_shows_what_is_said(self):
+        def words(text):
+            return " ".join(text.split())
+        document = words((arguments.shipped.parent / "docs/replay.md").read_text())
+        shown = "reserved_peak", "ratio", "driver_calls", "driver_us", "steady_driver_pct"
+        said = [f"| `{row['policy']}` | " + " | ".join(row[each] for each in shown) + " |"
+                for row in self.rows("--policy", "all", self.gpt2)]
+        fit = weir("replay", self.gpt2, "--fit", "--policy", "torch-default,torch-expandable,balanced",
+                   "--card", "16GiB,12GiB")
+        said += fit.stdout.replace("gpt2_two_steps", "").splitlines()[1:]
+        target = self.folder / "steps.pickle"
+        exported = weir("export", arguments.shipped / "gpt2_two_steps.weirtrace", "-o", target,
+                        "--format", "torch", "--place", "balanced")
+        said += [(exported.stdout + exported.stderr).replace(str(target), "steps.pickle")]
+        self.assertEqual([each for each in said if words(each) not in document], [])
+
     def test_rows_come_in_the_order_of_the_command_line_however_many_jobs(self):
         other = self.folder / "other.trace"
         other.write_text(SMALL)
@@ -362,13 +378,13 @@ class Replay(Case):
         self.assertEqual(ran.stderr, 'weir replay: "12 pounds" is no size, such as 80GiB or 80GB\n')
 
     def test_ranges_are_said_in_words(self):
-        for words, said in ((["--lag-us", "-5"], "--lag-us: -5 is no number of 0 or more"),
+        for words, said in ((["--lag-us", "-5"], "--lag-us: expected a whole number from 0, got -5"),
                             (["--jobs", "2000"], "--jobs: 2000 is no number from 1 to 1024")):
             self.assertEqual(self.expect(weir("replay", self.small, *words), 64).stderr.splitlines()[0], said)
 
     def test_bad_words_are_refused(self):
         for words in (["--device", "gpu"], ["--capacity", "much"], ["--capacity", "0"],
-                      ["--lag-us", "-1"], ["--jobs", "0"], ["--format", "xml"], ["--policy", ""],
+                      ["--lag-us", "-1"], ["--lag-us", "0x10"], ["--lag-us", str(2**64)], ["--jobs", "0"], ["--format", "xml"], ["--policy", ""],
                       ["--fit", "--capacity", "0"], ["--fit", "--card", "24 pounds"],
                       ["--fit", "--card", "0"], ["--card", "24GiB"], ["--fit", "--profile"],
                       ["--fit", "--device", "cuda"]):

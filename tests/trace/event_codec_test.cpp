@@ -343,6 +343,8 @@ TEST(event_decoder, refuses_blocks_that_cannot_be_meant) {
             "a stream is not in the table");  // below 0
   EXPECT_EQ(read(frame(reusable, 0)), "a block is reusable that was not freed before");
   EXPECT_EQ(read(frame(allocate, zigzag(0x100))), "a block is allocated where one lives");
+  EXPECT_EQ(read(frame(allocate, zigzag(0x200), UINT64_MAX - 39)),
+            "more bytes are live than there are addresses");
   EXPECT_EQ(read(frame(deallocate, zigzag(1))),
             "0.000000000 s deallocate 0x100 size 40 stream 3\n");
   EXPECT_EQ(read(frame(deallocate, zigzag(1))), "a block is used after its free");

@@ -331,7 +331,7 @@ void add_replay(CLI::App& application, int& exit_code) {
       ->add_option("--lag-us", args->lag_us,
                    "On the simulated device: how long work takes from being queued to being done")
       ->type_name("N")
-      ->check(at_least(0.0))
+      ->check(whole_number())
       ->capture_default_str();
   replay
       ->add_option("--capacity", args->capacity,
