@@ -14,7 +14,11 @@
 #include "weir/allocator/suspend.hpp"
 #include "weir/observe/events.hpp"
 
-namespace weir { inline namespace v0 { namespace heap {
+namespace weir { inline namespace v0 {
+
+class pool_scope;
+
+namespace heap {
 
 class central_heap;
 
