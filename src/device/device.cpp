@@ -163,6 +163,16 @@ driver::CUresult device_state::retain_context(driver::CUcontext& out) noexcept {
   return native_result;
 }
 
+result<void> pop_context(const driver::table& calls, driver::CUcontext pushed) {
+  driver::CUcontext current = nullptr;
+  auto native_result = calls.ctx_pop_current(&current);
+  if (native_result == driver::CUDA_SUCCESS) [[likely]]
+    return {};
+  if (calls.ctx_get_current(&current) == driver::CUDA_SUCCESS && current == pushed)
+    native_result = calls.ctx_pop_current(&current);
+  return check(call::ctx_pop_current, native_result);
+}
+
 void report_failure(const result<void>& outcome) noexcept {
   if (outcome) return;
   if (outcome.code() != errc::driver_gone) report_error(outcome.error());
@@ -321,8 +331,9 @@ context_scope::context_scope(weir::device device) noexcept
 
 context_scope::~context_scope() {
   if (!pushed_) return;
-  driver::CUcontext popped = nullptr;
-  detail::report_failure(check(call::ctx_pop_current, calls_->ctx_pop_current(&popped)));
+  driver::CUcontext pushed = nullptr;
+  static_cast<void>(device_.state_->retain_context(pushed));  // it is retained
+  detail::report_failure(detail::pop_context(*calls_, pushed));
 }
 
 weir::error context_scope::error() const {

@@ -170,6 +170,10 @@ void forget_stream(device_state& state, driver::CUstream handle) noexcept;
 /// driver held is gone with it and there is nothing to tell.
 void report_failure(const result<void>& outcome) noexcept;
 
+/// Takes `pushed` off the thread's stack. Where the driver refuses and it is still current, once
+/// more: what the caller does next, which may be in a scope of another device, must not find it.
+result<void> pop_context(const driver::table& calls, driver::CUcontext pushed);
+
 /// No detail, so that destructors can make one without memory.
 [[nodiscard]] inline error fork_error() { return error{.code = errc::driver_gone}; }
 

@@ -140,8 +140,7 @@ result<void> stream_ref::validate() const {
   WEIR_TRY(check(call::ctx_push_current, calls.ctx_push_current(stream_context)));
   driver::CUdevice device = 0;
   const auto device_result = calls.ctx_get_device(&device);
-  driver::CUcontext popped = nullptr;
-  WEIR_TRY(check(call::ctx_pop_current, calls.ctx_pop_current(&popped)));
+  WEIR_TRY(detail::pop_context(calls, stream_context));
   WEIR_TRY(check(call::ctx_get_device, device_result));
   if (device == device_state::of(device_).native) return {};
   return error{.code = errc::bad_stream,

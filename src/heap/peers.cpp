@@ -14,6 +14,8 @@ result<void> central_heap::enable_peer(weir::device peer) try {
   WEIR_TRY_VALUE(reaches, peer.can_access_peer(device_));
   if (!reaches)
     return error{.code = errc::not_supported, .detail = "the device cannot reach the allocator's"};
+  // It may be recorded beside a capture, and cannot be asked then.
+  static_cast<void>(stream_ref::legacy(peer).id());
   // Memory of the driver's own is reached by whole contexts.
   if (policy_ == placement_policy::classic) WEIR_TRY(peer.enable_peer_access(device_));
   const detail::mutex_lock lock{mutex_};

@@ -157,6 +157,19 @@ TEST_F(scope_test, AScopeThatCannotBeLeftIsReported) {
   EXPECT_EQ(heard.errors[0].native, driver::CUDA_ERROR_INVALID_CONTEXT);
 }
 
+TEST_F(scope_test, AScopeThatIsLeftAtTheSecondTryLeavesTheOuterContextCurrent) {
+  const context_scope outer{device_at(1)};
+  const std::vector before = fake.stack();
+  const reported heard;
+  {
+    const context_scope inner{device_at(0)};
+    ASSERT_TRUE(inner);
+    fake.fail_nth(1, driver::CUDA_ERROR_UNKNOWN);
+  }
+  EXPECT_EQ(fake.stack(), before);
+  EXPECT_THAT(heard.errors, IsEmpty());
+}
+
 TEST_F(scope_test, ThreadsRetainTheContextOnce) {
   fake.retaining_takes = std::chrono::milliseconds{20};  // long enough for all to come together
   std::vector<std::thread> threads;

@@ -298,6 +298,26 @@ TEST_F(peers, streams_that_are_captured_at_the_free_are_waited_for_later) {
   EXPECT_EQ(memory.stats().pending, 0_B);
 }
 
+TEST_F(peers, legacy_stream_is_recorded_beside_a_capture_of_a_stream_that_it_waits_for) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto blocking = stream::create(gpu(1), {.non_blocking = false}).value();
+  ASSERT_TRUE(memory.enable_peer(gpu(1)));
+  void* const p = memory.allocate(1_MiB, stream);
+  const context_scope bound{gpu(1)};
+  ASSERT_EQ(
+      bound.driver().stream_begin_capture(blocking.handle(), driver::CU_STREAM_CAPTURE_MODE_GLOBAL),
+      driver::CUDA_SUCCESS);
+  EXPECT_TRUE(memory.record_stream(p, stream_ref::legacy(gpu(1))));
+  EXPECT_TRUE(memory.try_deallocate(p, stream));
+  EXPECT_EQ(memory.stats().pending, 1_MiB);
+  driver::CUgraph graph = nullptr;
+  EXPECT_EQ(bound.driver().stream_end_capture(blocking.handle(), &graph), driver::CUDA_SUCCESS);
+  EXPECT_EQ(bound.driver().graph_destroy(graph), driver::CUDA_SUCCESS);
+  EXPECT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().pending, 0_B);
+}
+
 TEST_F(peers, streams_are_not_asked_while_captures_are_noticed) {
   auto memory = make();
   ASSERT_TRUE(memory.enable_peer(gpu(1)));
