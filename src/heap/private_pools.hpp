@@ -15,10 +15,10 @@
 #include "weir/observe/events.hpp"
 
 namespace weir { inline namespace v0 {
-
 class pool_scope;
+}}  // namespace weir::v0
 
-namespace heap {
+namespace weir { inline namespace v0 { namespace heap {
 
 class central_heap;
 
