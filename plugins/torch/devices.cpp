@@ -19,7 +19,7 @@ bool is_classic(weir::placement_policy policy) noexcept {
          policy == weir::placement_policy::classic_expandable;
 }
 
-/// Calls back those who registered with torch to free memory when there is none left.
+/// Calls back those who registered with torch to free memory where none is cached.
 bool run_torch_callbacks() noexcept {
   bool freed = false;
   try {
@@ -100,6 +100,9 @@ device_state& weir_allocator::create_state(c10::DeviceIndex device) {
   state->streams.append_used(used_until_now);
   state->oom_callback =
       state->memory.on_out_of_memory([](weir::bytes) { return run_torch_callbacks(); });
+  // Tensors that other processes are done with, for instance.
+  state->growth_callback =
+      state->memory.before_growth([](weir::bytes) { return run_torch_callbacks(); });
   const double fraction = configured_memory_fraction();
   if (fraction < 1.0) {
     state->memory_fraction = fraction;

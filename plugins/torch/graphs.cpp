@@ -59,11 +59,7 @@ void weir_allocator::beginAllocateToPool(c10::DeviceIndex device, MempoolId_t po
   device_state& state = state_of(device);
   const auto current = c10::cuda::getCurrentCUDAStream(device);
   // Now or never: a stream that a capture took in cannot be identified.
-  state.streams.identify_all(current);
-  std::optional<weir::stream_ref> external;
-  const weir::stream_ref& stream = state.streams.look_up(current, external);
-  state.pools.begin(pool, std::move(filter),
-                    {.stream = stream, .is_torchs_own = !external.has_value()});
+  state.pools.begin(pool, std::move(filter), state.streams.identify_all(current));
 }
 
 void weir_allocator::markCaptureBegin(c10::DeviceIndex device) {

@@ -56,7 +56,9 @@ void install(const std::string& list, bool exportable_if_possible) {
       new weir_allocator{std::move(runtime), std::move(settings), exportable_if_possible};
   // torch initialises its allocator together with CUDA; if that has happened, it is done here.
   if (previous->initialized()) allocator->init(c10::cuda::device_count());
-  watch_settings([allocator] { allocator->apply_settings(); });
+  const bool memory_is_mapped =
+      allocator->settings().heap_policy != weir::placement_policy::classic;
+  watch_settings(memory_is_mapped, [allocator] { allocator->apply_settings(); });
   allocator->apply_settings();
   profilers::find_list();  // before anybody asks
   set_installed(allocator);
