@@ -11,6 +11,7 @@
 #include "support/reports.hpp"
 #include "torch/byte_counters.hpp"
 #include "torch/device_by_page.hpp"
+#include "torch/memory_limit.hpp"
 #include "torch/padded_blocks.hpp"
 #include "torch/pool_names.hpp"
 #include "torch/pool_reserves.hpp"
@@ -102,6 +103,21 @@ TEST(setting_text, says_that_segments_expand_whatever_it_said) {
             "roundup_power2_divisions:[2:4,>:1],backend:native,expandable_segments:True");
   EXPECT_EQ(with_expandable_segments("expandable_segments_reserve:2"),
             "expandable_segments_reserve:2,expandable_segments:True");
+}
+
+TEST(memory_limit, is_the_smaller_of_torchs_fraction_and_weirs_options) {
+  weir::options settings;
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 1.0), weir::bytes::max());
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 0.5), 50_GiB);
+  EXPECT_EQ(memory_limit(settings, 3_B, 0.5), 2_B) << "rounded";
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 0.0), 0_B);
+  settings.heap_limit = 40_GiB;
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 1.0), 40_GiB);
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 0.5), 40_GiB);
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 0.25), 25_GiB);
+  settings.heap_limit_percent = 30;
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 0.5), 30_GiB);
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 1.0), 30_GiB);
 }
 
 TEST(padded_blocks, tell_what_was_requested_and_the_padding_of_all) {
