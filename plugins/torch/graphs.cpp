@@ -145,6 +145,9 @@ torch_cuda::CheckpointDelta weir_allocator::setCheckpointPoolState(
       TORCH_CHECK(stream, "a block of the checkpoint belongs to a stream that is not known");
       static_cast<void>(checked(pool.allocate_at(pointer, block.size, *stream)));
       byte_counters_.add(static_cast<std::size_t>(device), block.size.count());
+      // As the frees above were.
+      const weir::bytes taken = checked(weir::caching_allocator::rounded_size(block.size));
+      notify_tools(state, pointer, static_cast<std::int64_t>(taken.count()));
       if (state.history.is_active()) {
         state.history.on_allocated(trace_of(state, pointer),
                                    state.history.capture_stack(torch_cuda::RecordContext::STATE));
