@@ -368,7 +368,8 @@ bool weir_allocator::prepare_free(device_state& state, void* pointer, context& s
   }
   if (state.history.is_active()) {
     stack = state.history.capture_stack(torch_cuda::RecordContext::ALL);
-    state.history.on_free(trace_of(state, pointer), stack);
+    const traced_block freed = trace_of(state, pointer);
+    if (freed.size != 0) state.history.on_free(freed, stack);  // else it is no block
   }
   if ((reasons & rounding_up) != 0 && state.padded.any()) {
     state.padded.remove(pointer);

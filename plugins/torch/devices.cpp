@@ -174,7 +174,10 @@ void weir_allocator::emptyCache(MempoolId_t pool) {
   if (pool != MempoolId_t(0, 0)) {
     // A pool that is in use keeps its memory, for graphs that may be replayed. One that is not
     // releases it by itself as streams come to rest; who asks for it wants that now.
-    for_each_device([&](device_state& state) { state.pools.empty_released(pool); });
+    for_each_device([&](device_state& state) {
+      const event_stack cause{state.history.capture_stack(torch_cuda::RecordContext::ALL)};
+      state.pools.empty_released(pool);
+    });
     return;
   }
   for_each_device([](device_state& state) {
