@@ -261,8 +261,10 @@ void weir_allocator::throw_out_of_memory(device_state& state, std::size_t size,
   if (const auto info = state.gpu.memory_info(); info) device = *info;
   const weir::memory_stats stats = state.memory.stats();
   if (state.history.has_readers()) {
-    state.history.on_out_of_memory(size, device.free.count(),
-                                   stream.is_legacy() ? nullptr : stream.handle(), {0, 0},
+    cudaStream_t const handle = stream.is_legacy() ? nullptr : stream.handle();
+    const auto route = state.pools.is_active() ? state.pools.find_route(handle) : std::nullopt;
+    state.history.on_out_of_memory(size, device.free.count(), handle,
+                                   route ? route->id : MempoolId_t(0, 0),
                                    state.history.capture_stack(torch_cuda::RecordContext::STATE));
   }
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(size), stats.allocated.current.count(),
@@ -366,7 +368,8 @@ bool weir_allocator::prepare_free(device_state& state, void* pointer, context& s
   }
   if (state.history.is_active()) {
     stack = state.history.capture_stack(torch_cuda::RecordContext::ALL);
-    state.history.on_free(trace_of(state, pointer), stack);
+    const traced_block freed = trace_of(state, pointer);
+    if (freed.size != 0) state.history.on_free(freed, stack);  // else it is no block
   }
   if ((reasons & rounding_up) != 0 && state.padded.any()) {
     state.padded.remove(pointer);
@@ -467,7 +470,12 @@ void weir_allocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDASt
   // As in torch's own allocator, a record on the block's own stream delays nothing.
   if (state.history.enabled() && trace_of(state, pointer.get()).stream != stream.stream())
     state.history.on_stream_recorded(reinterpret_cast<std::uint64_t>(pointer.get()));
-  checked(state.memory.record_stream(pointer.get(), used_on));
+  const auto recorded = state.memory.record_stream(pointer.get(), used_on);
+  if (!recorded && recorded.code() == weir::errc::capture_forbidden && state.pools.is_active()) {
+    state.pools.hold(pointer.get());  // a captured stream that nobody knows: till the capture ends
+  } else {
+    checked(recorded);
+  }
   if (state.reuse.is_active()) state.reuse.on_use(pointer.get(), stream.stream());
 }
 

@@ -163,9 +163,10 @@ constexpr std::optional<typename Entry::Action> find_annotate_action() {
   }
 }
 
-/// "segment_map", …, as torch names them where entries are to be skipped.
+/// "segment_map", …, as torch names them where entries are to be skipped; nothing: it is no name of
+/// an action, which torch 2.11 ignores and later versions refuse.
 template <class Entry = trace_entry>
-auto parse_action(std::string_view name) {
+std::optional<typename Entry::Action> parse_action(std::string_view name) {
   using action = typename Entry::Action;
   constexpr std::pair<std::string_view, action> actions[] = {
       {"alloc", action::ALLOC},
@@ -181,8 +182,8 @@ auto parse_action(std::string_view name) {
   for (const auto& [known, value] : actions)
     if (known == name) return value;
   if (const auto annotate = find_annotate_action<Entry>(); annotate && name == "annotate")
-    return *annotate;
-  TORCH_CHECK(false, "Unknown TraceEntry action: ", name);
+    return annotate;
+  return std::nullopt;
 }
 
 // --- Settings (PYTORCH_CUDA_ALLOC_CONF) ---------------------------------------------------------

@@ -75,6 +75,7 @@ struct device_state {
   padded_blocks padded;
   growth_flag grown;                               // while there is a threshold for it
   weir::callback_registration oom_callback;        // torch's own, to free memory
+  weir::callback_registration growth_callback;     // the same, before more is taken
   weir::stream_source_registration stream_source;  // torch's streams, through `streams`
   std::atomic<std::uint64_t> synchronizations{0};  // of empty_cache
   std::atomic<std::uint64_t> ooms{0};              // that became OutOfMemoryError

@@ -5,11 +5,11 @@
 #include <c10/util/env.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "allocator.hpp"
 #include "errors.hpp"
+#include "memory_limit.hpp"
 
 namespace weir_torch {
 namespace {
@@ -19,7 +19,7 @@ bool is_classic(weir::placement_policy policy) noexcept {
          policy == weir::placement_policy::classic_expandable;
 }
 
-/// Calls back those who registered with torch to free memory when there is none left.
+/// Calls back those who registered with torch to free memory where none is cached.
 bool run_torch_callbacks() noexcept {
   bool freed = false;
   try {
@@ -29,13 +29,6 @@ bool run_torch_callbacks() noexcept {
     // One that failed freed nothing; the request fails with its own error.
   }
   return freed;
-}
-
-/// Rounded as torch does: a request that fills the limit exactly must fit. All of it is no limit.
-weir::bytes fraction_of(weir::bytes total, double fraction) {
-  if (fraction >= 1.0) return weir::bytes::max();
-  return weir::bytes{
-      static_cast<std::uint64_t>(std::round(fraction * static_cast<double>(total.count())))};
 }
 
 /// Whether the environment sends every request to cudaMalloc: to find errors with a memory checker,
@@ -100,10 +93,13 @@ device_state& weir_allocator::create_state(c10::DeviceIndex device) {
   state->streams.append_used(used_until_now);
   state->oom_callback =
       state->memory.on_out_of_memory([](weir::bytes) { return run_torch_callbacks(); });
+  // Tensors that other processes are done with, for instance.
+  state->growth_callback =
+      state->memory.before_growth([](weir::bytes) { return run_torch_callbacks(); });
   const double fraction = configured_memory_fraction();
   if (fraction < 1.0) {
     state->memory_fraction = fraction;
-    checked(state->memory.set_limit(fraction_of(gpu.total_memory(), fraction)));
+    checked(state->memory.set_limit(memory_limit(settings_, gpu.total_memory(), fraction)));
   }
   if (device_by_page_ == nullptr) only_state_.store(state, std::memory_order_release);
   states_[static_cast<std::size_t>(device)].store(state, std::memory_order_release);
@@ -169,7 +165,7 @@ void weir_allocator::setMemoryFraction(double fraction, c10::DeviceIndex device)
               ". Please set within [0, 1].");
   check_index(device);
   device_state& state = state_of(device);
-  checked(state.memory.set_limit(fraction_of(state.gpu.total_memory(), fraction)));
+  checked(state.memory.set_limit(memory_limit(settings_, state.gpu.total_memory(), fraction)));
   const std::lock_guard lock{state.mutex};
   state.memory_fraction = fraction;
 }
@@ -178,7 +174,10 @@ void weir_allocator::emptyCache(MempoolId_t pool) {
   if (pool != MempoolId_t(0, 0)) {
     // A pool that is in use keeps its memory, for graphs that may be replayed. One that is not
     // releases it by itself as streams come to rest; who asks for it wants that now.
-    for_each_device([&](device_state& state) { state.pools.empty_released(pool); });
+    for_each_device([&](device_state& state) {
+      const event_stack cause{state.history.capture_stack(torch_cuda::RecordContext::ALL)};
+      state.pools.empty_released(pool);
+    });
     return;
   }
   for_each_device([](device_state& state) {

@@ -59,11 +59,7 @@ void weir_allocator::beginAllocateToPool(c10::DeviceIndex device, MempoolId_t po
   device_state& state = state_of(device);
   const auto current = c10::cuda::getCurrentCUDAStream(device);
   // Now or never: a stream that a capture took in cannot be identified.
-  state.streams.identify_all(current);
-  std::optional<weir::stream_ref> external;
-  const weir::stream_ref& stream = state.streams.look_up(current, external);
-  state.pools.begin(pool, std::move(filter),
-                    {.stream = stream, .is_torchs_own = !external.has_value()});
+  state.pools.begin(pool, std::move(filter), state.streams.identify_all(current));
 }
 
 void weir_allocator::markCaptureBegin(c10::DeviceIndex device) {
@@ -149,6 +145,9 @@ torch_cuda::CheckpointDelta weir_allocator::setCheckpointPoolState(
       TORCH_CHECK(stream, "a block of the checkpoint belongs to a stream that is not known");
       static_cast<void>(checked(pool.allocate_at(pointer, block.size, *stream)));
       byte_counters_.add(static_cast<std::size_t>(device), block.size.count());
+      // As the frees above were.
+      const weir::bytes taken = checked(weir::caching_allocator::rounded_size(block.size));
+      notify_tools(state, pointer, static_cast<std::int64_t>(taken.count()));
       if (state.history.is_active()) {
         state.history.on_allocated(trace_of(state, pointer),
                                    state.history.capture_stack(torch_cuda::RecordContext::STATE));

@@ -25,7 +25,6 @@ std::string& user_metadata() {
 }
 
 thread_local constinit const event_stack* innermost_stack = nullptr;
-thread_local constinit tracker_failure* innermost_failure = nullptr;
 
 /// Whether the entry tells of memory that a tracker registers, so that its failure counts.
 bool is_registered(trace_entry::Action kind) noexcept {
@@ -41,23 +40,11 @@ context event_stack::current() {
   return innermost_stack == nullptr ? nullptr : innermost_stack->stack_;
 }
 
-tracker_failure::tracker_failure() noexcept : outer_{std::exchange(innermost_failure, this)} {}
-tracker_failure::~tracker_failure() { innermost_failure = outer_; }
-void tracker_failure::note_current() noexcept {
-  if (innermost_failure == nullptr) {
-    weir::report_error({.code = weir::errc::internal,
-                        .detail = "an allocator trace tracker threw when it heard of a segment"});
-  } else if (innermost_failure->thrown_ == nullptr) {
-    innermost_failure->thrown_ = std::current_exception();
-  }
-}
-
 void allocation_history::configure(const settings& config) {
-  TORCH_CHECK(config.stack_level == RecordContext::NEVER || config.stack_recorder != nullptr,
-              "a history with stacks needs a recorder of stacks");
   std::uint32_t skipped_actions = 0;
   for (const std::string& name : config.skipped_actions)
-    skipped_actions |= 1U << static_cast<unsigned>(parse_action(name));
+    if (const auto skipped = parse_action(name))
+      skipped_actions |= 1U << static_cast<unsigned>(*skipped);
   {
     const std::lock_guard lock{mutex_};
     skipped_actions_ = skipped_actions;

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "compat.hpp"
 #include "ring.hpp"
 #include "segment_table.hpp"
+#include "tracker_failure.hpp"
 #include "weir/observe/events.hpp"
 
 namespace weir_torch {
@@ -37,28 +37,6 @@ class [[nodiscard]] event_stack {
  private:
   const context stack_;
   const event_stack* const outer_;
-};
-
-/// While it lives, the first exception that a tracker throws for a segment which this thread makes
-/// weir take is kept: it is thrown with weir's lock held, and the request must fail with it. What
-/// is thrown otherwise is reported as an error.
-class [[nodiscard]] tracker_failure {
- public:
-  tracker_failure() noexcept;
-  ~tracker_failure();
-  tracker_failure(const tracker_failure&) = delete;
-  tracker_failure& operator=(const tracker_failure&) = delete;
-
-  /// Throws it, if there was one.
-  void rethrow() const {
-    if (thrown_ != nullptr) std::rethrow_exception(thrown_);
-  }
-  /// Takes the exception that is being handled, for the innermost that lives on this thread.
-  static void note_current() noexcept;
-
- private:
-  std::exception_ptr thrown_;
-  tracker_failure* const outer_;
 };
 
 /// The block that a trace entry is about.

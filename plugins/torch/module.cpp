@@ -56,7 +56,9 @@ void install(const std::string& list, bool exportable_if_possible) {
       new weir_allocator{std::move(runtime), std::move(settings), exportable_if_possible};
   // torch initialises its allocator together with CUDA; if that has happened, it is done here.
   if (previous->initialized()) allocator->init(c10::cuda::device_count());
-  watch_settings([allocator] { allocator->apply_settings(); });
+  const bool memory_is_mapped =
+      allocator->settings().heap_policy != weir::placement_policy::classic;
+  watch_settings(memory_is_mapped, [allocator] { allocator->apply_settings(); });
   allocator->apply_settings();
   profilers::find_list();  // before anybody asks
   set_installed(allocator);
@@ -107,19 +109,27 @@ py::dict to_dict(const weir::memory_stats& stats) {
   return fields;
 }
 
+/// For calls that take weir's lock: a MemPool's allocator may wait for the GIL with it.
+template <class Action>
+auto without_gil(const Action& action) {
+  const py::gil_scoped_release released;
+  return action();
+}
+
 py::object stats(int device) {
   const device_state* const state = installed_or_throw().find_state(index_from(device));
   if (state == nullptr) return py::none();
-  return to_dict(state->memory.stats());
+  return to_dict(without_gil([&] { return state->memory.stats(); }));
 }
 
 /// The fields of report(), of one moment as far as possible.
 py::object describe(int device, std::uint64_t size) {
   device_state* const state = installed_or_throw().find_state(index_from(device));
   if (state == nullptr) return py::none();
-  const auto report =
-      state->memory.explain(weir::bytes{size}, weir::stream_ref::legacy(state->gpu));
-  const weir::allocator_snapshot snapshot = state->memory.snapshot();
+  const auto report = without_gil([&] {
+    return state->memory.explain(weir::bytes{size}, weir::stream_ref::legacy(state->gpu));
+  });
+  const weir::allocator_snapshot snapshot = without_gil([&] { return state->memory.snapshot(); });
   py::dict fields;
   fields["name"] = std::string{state->gpu.name()};
   fields["options"] = weir::to_string(installed_or_throw().settings());

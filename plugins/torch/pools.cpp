@@ -30,9 +30,23 @@ pool_table::entry& pool_table::find_or_throw(MempoolId_t id) {
 weir::memory_pool pool_table::create(MempoolId_t id, const weir::pool_options& options) {
   const std::string name = "torch " + std::to_string(id.first) + "." + std::to_string(id.second);
   weir::memory_pool created = checked(memory_.create_pool(name, options));
+  forget_ended_pools();
   const std::lock_guard lock{mutex_};
-  torch_ids_[created.id()] = id;
+  torch_ids_.add(created.id(), id);
   return created;
+}
+
+void pool_table::forget_ended_pools() {
+  std::vector<weir::pool_id> known;
+  {
+    const std::lock_guard lock{mutex_};
+    if (!torch_ids_.is_due()) return;
+    known = torch_ids_.all();
+  }
+  std::unordered_set<weir::pool_id> alive;
+  for (const weir::pool_snapshot& pool : memory_.snapshot().pools) alive.insert(pool.id);
+  const std::lock_guard lock{mutex_};
+  torch_ids_.forget_ended(known, alive);
 }
 
 void pool_table::update() noexcept {
@@ -116,7 +130,8 @@ void pool_table::set_fallback(MempoolId_t id, bool value) {
     memory = pool->second.memory;
     update();
   }
-  checked(memory.set_fallback(value));
+  const auto changed = memory.set_fallback(value);
+  if (value) checked(changed);  // a MemPool's destructor takes it back, and must not throw
 }
 
 template <class Change>
@@ -167,8 +182,7 @@ std::vector<std::pair<MempoolId_t, weir::memory_pool>> pool_table::all() const {
 
 MempoolId_t pool_table::torch_id_of(weir::pool_id pool) const {
   const std::lock_guard lock{mutex_};
-  const auto id = torch_ids_.find(pool);
-  return id == torch_ids_.end() ? MempoolId_t(0, 0) : id->second;
+  return torch_ids_.find(pool);
 }
 
 bool pool_table::captures_possible() const {

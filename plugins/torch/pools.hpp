@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compat.hpp"
+#include "pool_names.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
 namespace weir_torch {
@@ -110,6 +111,8 @@ class pool_table {
   };
 
   [[nodiscard]] weir::memory_pool create(MempoolId_t id, const weir::pool_options& options);
+  /// Forgets the ids of pools that have ended, if there are many.
+  void forget_ended_pools();
   entry& find_or_throw(MempoolId_t id);
   /// The pool is made anew with other options, which it must not have served requests without.
   template <class Change>
@@ -124,7 +127,7 @@ class pool_table {
   std::atomic<bool> has_fallback_{false};
   mutable std::mutex mutex_;
   std::map<MempoolId_t, entry> pools_;
-  std::map<weir::pool_id, MempoolId_t> torch_ids_;
+  pool_names<MempoolId_t> torch_ids_;
   std::multimap<MempoolId_t, weir::pool_id> released_;  // may have blocks or busy streams still
   std::vector<scope> scopes_;  // the last one whose filter accepts a request gets it
   int marked_captures_ = 0;

@@ -20,6 +20,11 @@ bool weir_allocator::isHistoryEnabled() {
 void weir_allocator::recordHistory(bool enabled, torch_cuda::CreateContextFn stack_recorder,
                                    std::size_t max_entries, torch_cuda::RecordContext stack_level,
                                    bool clear, const std::vector<std::string>& skipped_actions) {
+  TORCH_CHECK(stack_level == torch_cuda::RecordContext::NEVER || stack_recorder != nullptr,
+              "a history with stacks needs a recorder of stacks");
+  for (const std::string& name : skipped_actions)
+    if (!parse_action(name))
+      TORCH_WARN("weir: \"", name, "\" is no action of a history's entries; it is ignored");
   const std::lock_guard lock{mutex_};
   history_settings_ = {.enabled = enabled,
                        .stack_recorder = stack_recorder,

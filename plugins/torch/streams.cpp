@@ -122,17 +122,17 @@ void stream_table::append_used(std::vector<weir::stream_ref>& streams) noexcept 
   }
 }
 
-void stream_table::identify_all(c10::cuda::CUDAStream current) {
+pool_table::origin stream_table::identify_all(c10::cuda::CUDAStream current) {
   static_cast<void>(identify_all_own());
-  const std::int64_t id = current.id();
-  if (id == 0 || is_own(id)) {
-    std::optional<weir::stream_ref> scratch;
-    static_cast<void>(look_up(current, scratch));
-  } else if (const auto identified = weir::stream_ref{device_, current.stream()}.identified();
-             identified) {
-    const std::lock_guard lock{mutex_};
-    static_cast<void>(store(*identified));
-  }
+  std::optional<weir::stream_ref> external;
+  const weir::stream_ref& stream = look_up(current, external);
+  if (!external) return {.stream = stream, .is_torchs_own = true};
+  // By its handle alone it would not be known once it is captured.
+  const auto identified = stream.identified();
+  if (!identified || identified->known_id() == weir::stream_id{})  // it is a thread's own
+    return {.stream = stream, .is_torchs_own = false};
+  const std::lock_guard lock{mutex_};
+  return {.stream = *store(*identified), .is_torchs_own = false};
 }
 
 std::optional<weir::stream_ref> stream_table::with_id(weir::stream_id id) const {

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "pools.hpp"
 #include "used_streams.hpp"
 #include "weir/base/ids.hpp"
 #include "weir/device/device.hpp"
@@ -53,8 +54,9 @@ class stream_table {
       return *last_.ref;
     return find(handle, scratch);
   }
-  /// Identifies torch's streams and `current`, as far as they exist and are not being captured.
-  void identify_all(c10::cuda::CUDAStream current);
+  /// Identifies torch's streams and `current`, as far as they exist and are not being captured;
+  /// what is known of `current` then.
+  pool_table::origin identify_all(c10::cuda::CUDAStream current);
 
   /// Appends the default stream and those of torch's that were handed out, as far as they can be
   /// identified now; the others follow with a later call. A weir::stream_source: an allocator calls

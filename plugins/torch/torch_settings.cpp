@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cctype>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -12,27 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "setting_text.hpp"
+
 namespace weir_torch {
 namespace {
-
-std::string without_spaces(const std::string& text) {
-  std::string dense;
-  for (const char each : text)
-    if (std::isspace(static_cast<unsigned char>(each)) == 0) dense += each;
-  return dense;
-}
-
-/// Its parts between commas; a list in brackets is cut, too.
-std::vector<std::string> parts_of(const std::string& text) {
-  std::vector<std::string> parts;
-  const std::string dense = without_spaces(text);
-  for (std::size_t start = 0; start <= dense.size();) {
-    const std::size_t end = std::min(dense.find(',', start), dense.size());
-    parts.push_back(dense.substr(start, end - start));
-    start = end + 1;
-  }
-  return parts;
-}
 
 struct key_without_effect {
   std::string_view setting;  // what the part begins with
@@ -57,7 +39,7 @@ constexpr std::array keys_without_effect{
 
 void name_keys_without_effect(const std::string& text) {
   static std::atomic<std::uint32_t> named{0};
-  for (const std::string& part : parts_of(text)) {
+  for (const std::string& part : setting_parts(text)) {
     for (std::size_t i = 0; i < keys_without_effect.size(); ++i) {
       const key_without_effect& known = keys_without_effect[i];
       if (part.rfind(known.setting, 0) != 0) continue;
@@ -65,16 +47,6 @@ void name_keys_without_effect(const std::string& text) {
       TORCH_WARN("weir: the allocator setting ", known.key, " has no effect: ", known.reason);
     }
   }
-}
-
-/// weir stands in for the backend that the program began with: to name that one changes nothing.
-std::string without_native_backend(const std::string& text) {
-  std::string rest;
-  for (const std::string& part : parts_of(text)) {
-    if (part == "backend:native") continue;
-    rest += rest.empty() ? part : "," + part;
-  }
-  return rest;
 }
 
 struct values {
@@ -97,11 +69,26 @@ values read_settings() {
   return now;
 }
 
+/// Makes torch's setting say that memory is mapped piece by piece, whatever the program set: torch
+/// registers memory of the driver's own with NCCL by the segment, and mapped memory not at all.
 template <class Accelerator = c10::CachingAllocator::AcceleratorAllocatorConfig>
-void hook_into_parser(std::function<void()> on_change) {
+void tell_that_segments_expand() {
+  if constexpr (requires {
+                  Accelerator::getConfigParserHook();
+                  Accelerator::instance().parseArgs(std::string{});
+                  Accelerator::use_expandable_segments();
+                }) {
+    if (!Accelerator::use_expandable_segments())
+      Accelerator::instance().parseArgs(
+          with_expandable_segments(Accelerator::last_allocator_settings()));
+  }
+}
+
+template <class Accelerator = c10::CachingAllocator::AcceleratorAllocatorConfig>
+void hook_into_parser(bool memory_is_mapped, std::function<void()> on_change) {
   if constexpr (requires { Accelerator::getConfigParserHook(); }) {
     auto parse = Accelerator::getConfigParserHook();  // torch's own
-    Accelerator::getConfigParserHook() = [parse = std::move(parse),
+    Accelerator::getConfigParserHook() = [parse = std::move(parse), memory_is_mapped,
                                           on_change = std::move(on_change)](const auto& text) {
       try {
         if (parse) parse(without_native_backend(text));
@@ -109,8 +96,10 @@ void hook_into_parser(std::function<void()> on_change) {
         on_change();  // what came before the error counts
         throw;
       }
+      if (memory_is_mapped) tell_that_segments_expand();
       on_change();
     };
+    if (memory_is_mapped) tell_that_segments_expand();
   }
 }
 
@@ -124,9 +113,9 @@ void torch_settings::refresh() {
   name_keys_without_effect(now.text);
 }
 
-void watch_settings(std::function<void()> on_change) {
+void watch_settings(bool memory_is_mapped, std::function<void()> on_change) {
   static_cast<void>(torch_cuda::CUDAAllocatorConfig::instance());
-  hook_into_parser(std::move(on_change));
+  hook_into_parser(memory_is_mapped, std::move(on_change));
 }
 
 }  // namespace weir_torch

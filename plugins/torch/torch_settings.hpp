@@ -37,7 +37,8 @@ class torch_settings {
 
 /// Has torch parse the environment's settings if it has not: later it would compare the backend
 /// that they name with weir. Then calls `on_change` after every change at run time, where torch
-/// tells of them (from 2.10 on).
-void watch_settings(std::function<void()> on_change);
+/// tells of them (from 2.10 on). There, where `memory_is_mapped`, expandable_segments is on from
+/// now on.
+void watch_settings(bool memory_is_mapped, std::function<void()> on_change);
 
 }  // namespace weir_torch

@@ -172,6 +172,13 @@ class Functions(Case):
             self.assertEqual(self.weir_torch.stats(device), {"requested": 7})
             self.assertEqual(self.extension.calls.pop(), ("stats", number))
 
+    def test_devices_that_are_no_gpu_are_refused(self):
+        for call in (self.weir_torch.stats, self.weir_torch.trim, self.weir_torch.report):
+            for device in ("cpu", "cpu:0", "meta"):
+                with self.assertRaisesRegex(ValueError, f"expected a CUDA device, got '{device}'"):
+                    call(device)
+        self.assertEqual(self.extension.calls, [])
+
     def test_stats_before_the_first_allocation_are_empty(self):
         self.assertEqual(self.weir_torch.stats(), {})
 

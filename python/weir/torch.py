@@ -197,8 +197,10 @@ def _index(device: Device) -> int:
         return torch.cuda.current_device()
     if isinstance(device, int):
         return device
-    index = torch.device(device).index
-    return torch.cuda.current_device() if index is None else index
+    chosen = torch.device(device)
+    if chosen.type != "cuda":
+        raise ValueError(f"weir.torch: expected a CUDA device, got {str(device)!r}")
+    return torch.cuda.current_device() if chosen.index is None else chosen.index
 
 
 # --- Inspection -------------------------------------------------------------------------------------

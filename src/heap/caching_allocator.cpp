@@ -303,6 +303,12 @@ callback_registration caching_allocator::on_out_of_memory(out_of_memory_callback
   return {heap_, key};
 }
 
+callback_registration caching_allocator::before_growth(out_of_memory_callback callback) const {
+  if (heap_ == nullptr || !callback) return {};
+  const std::uint64_t key = heap_->add_growth_callback(std::move(callback));
+  return {heap_, key};
+}
+
 observer_registration caching_allocator::add_observer(event_sink& sink) const {
   if (heap_ == nullptr) return {};
   auto all = heap_->add_observer(sink);

@@ -260,6 +260,7 @@ result<void> central_heap::release_all(std::optional<error>& leaked) {
   if (!returned && outcome) outcome = std::move(returned).error();
   pending_.clear();
   callbacks_.clear();
+  growth_callbacks_.clear();
   foreign_uses_.clear();
   return outcome;
 }

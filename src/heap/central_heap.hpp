@@ -183,6 +183,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   void remove_share(const void* holder) noexcept WEIR_EXCLUDES(mutex_);
 
   [[nodiscard]] std::uint64_t add_callback(out_of_memory_callback callback) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] std::uint64_t add_growth_callback(out_of_memory_callback callback)
+      WEIR_EXCLUDES(mutex_);
   void remove_callback(std::uint64_t key) noexcept WEIR_EXCLUDES(mutex_);
   /// Null: the heap is closed.
   [[nodiscard]] std::shared_ptr<observers> add_observer(event_sink& sink) WEIR_EXCLUDES(mutex_);
@@ -561,6 +563,11 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
                                                       bytes needed) override WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> ask_before_growth(pool_state& pool, bytes needed) override
+      WEIR_REQUIRES(mutex_);
+  using callback_map = std::unordered_map<std::uint64_t, std::shared_ptr<out_of_memory_callback>>;
+  [[nodiscard]] result<bool> run_callbacks(const callback_map& callbacks, pool_state& pool,
+                                           bytes needed) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> wait_for_oldest(pool_state& asking, wait_bound& bound,
                                              driver_access& driver) override WEIR_REQUIRES(mutex_);
 
@@ -804,8 +811,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// The allocator's own first.
   std::vector<std::unique_ptr<pool_state>> pools_ WEIR_GUARDED_BY(mutex_);
   std::uint32_t next_pool_ WEIR_GUARDED_BY(mutex_) = 1;
-  std::unordered_map<std::uint64_t, std::shared_ptr<out_of_memory_callback>> callbacks_
-      WEIR_GUARDED_BY(mutex_);
+  callback_map callbacks_ WEIR_GUARDED_BY(mutex_);
+  callback_map growth_callbacks_ WEIR_GUARDED_BY(mutex_);
   detail::releases_under_way releases_ WEIR_GUARDED_BY(mutex_);  // by stores, without the lock
   std::vector<awaited_free*> awaited_frees_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t next_callback_ WEIR_GUARDED_BY(mutex_) = 1;

@@ -48,14 +48,23 @@ std::uint64_t central_heap::add_callback(out_of_memory_callback callback) {
   return next_callback_++;
 }
 
+std::uint64_t central_heap::add_growth_callback(out_of_memory_callback callback) {
+  if (!usable()) return 0;
+  auto shared = std::make_shared<out_of_memory_callback>(std::move(callback));
+  const detail::mutex_lock lock{mutex_};
+  growth_callbacks_.emplace(next_callback_, std::move(shared));
+  return next_callback_++;
+}
+
 void central_heap::remove_callback(std::uint64_t key) noexcept {
   if (home_->forked()) return;
   std::shared_ptr<out_of_memory_callback> last;  // what it holds goes without the lock
   const detail::mutex_lock lock{mutex_};
-  const auto entry = callbacks_.find(key);
-  if (entry == callbacks_.end()) return;
+  callback_map& all = callbacks_.count(key) != 0 ? callbacks_ : growth_callbacks_;
+  const auto entry = all.find(key);
+  if (entry == all.end()) return;
   last = std::move(entry->second);
-  callbacks_.erase(entry);
+  all.erase(entry);
 }
 
 }}}  // namespace weir::v0::heap

@@ -175,21 +175,19 @@ result<bool> central_heap::await_releases(pool_state& asking) {
   return waited;
 }
 
-result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cache* own,
-                                                    bytes needed) {
-  if (in_callbacks || callbacks_.empty()) return callback_answer{};
+/// Whether one of them claims to have freed something.
+result<bool> central_heap::run_callbacks(const callback_map& callbacks, pool_state& pool,
+                                         bytes needed) {
   std::vector<std::shared_ptr<out_of_memory_callback>> all;
-  all.reserve(callbacks_.size());
-  for (const auto& [key, each] : callbacks_) all.push_back(each);
-  const std::uint64_t frees_before = accounts_.total().frees;
-  const auto device_before = device_.memory_info();
+  all.reserve(callbacks.size());
+  for (const auto& [key, each] : callbacks) all.push_back(each);
   const pool_hold held{*this, pool};
-  callback_answer answer{.asked = true};
+  bool claimed = false;
   std::exception_ptr thrown;
   const auto still_open = without_lock([&] {
     in_callbacks = true;
     try {
-      for (const auto& each : all) answer.claimed = (*each)(needed) || answer.claimed;
+      for (const auto& each : all) claimed = (*each)(needed) || claimed;
     } catch (...) {
       thrown = std::current_exception();
     }
@@ -197,6 +195,23 @@ result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cac
   });
   if (thrown) throw callback_exception{thrown};
   WEIR_TRY(still_open);
+  return claimed;
+}
+
+result<bool> central_heap::ask_before_growth(pool_state& pool, bytes needed) {
+  if (in_callbacks || growth_callbacks_.empty()) return false;
+  WEIR_TRY(run_callbacks(growth_callbacks_, pool, needed));
+  return true;
+}
+
+result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cache* own,
+                                                    bytes needed) {
+  if (in_callbacks || callbacks_.empty()) return callback_answer{};
+  const std::uint64_t frees_before = accounts_.total().frees;
+  const auto device_before = device_.memory_info();
+  callback_answer answer{.asked = true};
+  WEIR_TRY_VALUE(claimed, run_callbacks(callbacks_, pool, needed));
+  answer.claimed = claimed;
   {
     const thread_caches::stop stopped{caches_, own};
     settle_caches();

@@ -118,6 +118,9 @@ class reclaimer {
   /// Calls the user's callbacks, without the lock. Throws callback_exception if one throws.
   [[nodiscard]] virtual result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
                                                               bytes needed) = 0;
+  /// Calls those of the user's callbacks that come before growth, without the lock. False: there
+  /// are none, or this thread is inside one. Throws callback_exception if one throws.
+  [[nodiscard]] virtual result<bool> ask_before_growth(pool_state& pool, bytes needed) = 0;
   /// Waits for the oldest work that memory is bound to, without the lock. False: there is none, or
   /// it was waited for long enough.
   [[nodiscard]] virtual result<bool> wait_for_oldest(pool_state& asking, wait_bound& bound,

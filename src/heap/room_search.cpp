@@ -25,14 +25,20 @@ result<block_index> room_search::find_room() {
     if (retired && fit()) return found_on(rung::completed);
     if (flush_own() && fit()) return found_on(rung::flushed);
     if (flush_others() && fit()) return found_on(rung::flushed);
-    WEIR_TRY_VALUE(preferred, grow_if_preferred());
-    if (preferred) return found_on(rung::growth);
+    if (prefers_growth()) {
+      WEIR_TRY_VALUE(asked, ask_before_growth());
+      if (asked) continue;
+      WEIR_TRY_VALUE(preferred, grow());
+      if (preferred) return found_on(rung::growth);
+    }
     WEIR_TRY_VALUE(rearranged, rearrange_own());
     if (rearranged) return found_on(rung::move);
     WEIR_TRY_VALUE(behind_waits, rearrange_behind_waits());
     if (behind_waits) return found_on(rung::move_behind_wait);
     WEIR_TRY_VALUE(taken, take_pending_behind_waits());
     if (taken && fit()) return found_on(rung::pending_behind_wait);
+    WEIR_TRY_VALUE(asked, ask_before_growth());
+    if (asked) continue;
     WEIR_TRY_VALUE(grown, grow());
     if (grown) return found_on(rung::growth);
     WEIR_TRY_VALUE(helped_out, fit_in_fallback());
@@ -150,9 +156,14 @@ result<bool> room_search::accept(result<block_index> room) {
   return room_ != no_block;
 }
 
-result<bool> room_search::grow_if_preferred() {
-  if (pool_->of_graphs() || !pool_->memory->prefers_growth(wanted_)) return false;
-  return grow();
+/// Once a request. The lock was free meanwhile, so the search starts over whatever was freed.
+result<bool> room_search::ask_before_growth() {
+  if (std::exchange(asked_before_growth_, true)) return false;
+  return heap_.ask_before_growth(*pool_, to_bytes(wanted_.units));
+}
+
+bool room_search::prefers_growth() const {
+  return !pool_->of_graphs() && pool_->memory->prefers_growth(wanted_);
 }
 
 /// Not in a graph's pool: its kernels will use the old addresses again. The store of one that

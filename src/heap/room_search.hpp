@@ -55,7 +55,8 @@ class room_search {
   [[nodiscard]] result<bool> retire_completed();
   [[nodiscard]] bool flush_own();
   [[nodiscard]] bool flush_others();
-  [[nodiscard]] result<bool> grow_if_preferred();
+  [[nodiscard]] result<bool> ask_before_growth();
+  [[nodiscard]] bool prefers_growth() const;
   [[nodiscard]] result<bool> rearrange_own();
   [[nodiscard]] result<bool> rearrange_behind_waits();
   [[nodiscard]] result<bool> take_pending_behind_waits();
@@ -88,6 +89,7 @@ class room_search {
   bool capture_known_ = false;
   bool capturing_ = false;
   bool callbacks_help_ = true;
+  bool asked_before_growth_ = false;
   wait_bound waits_;
   int awaited_releases_ = 0;
   std::uint64_t prepared_at_ = 0;  // releases_ended()

@@ -5,6 +5,7 @@
 
 namespace weir::testing_support { namespace {
 
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 /// 1 GiB may be reserved.
@@ -264,6 +265,41 @@ TEST_F(room_search_test, callbacks_are_asked_without_the_lock_and_not_recursivel
   EXPECT_EQ(held.size(), 2u);
   memory->deallocate(p, stream);
   for (void* const each : held) memory->deallocate(each, stream);
+}
+
+TEST_F(room_search_test, what_a_callback_frees_before_growth_is_used_instead_of_new_memory) {
+  const auto stream = new_stream();
+  void* held = memory->allocate(256_MiB, stream);
+  std::vector<bytes> asked;
+  auto registration = memory->before_growth([&](bytes needed) {
+    asked.push_back(needed);
+    // A request from inside does not ask again.
+    memory->deallocate(memory->allocate(8_MiB, stream), stream);
+    if (held != nullptr) memory->deallocate(std::exchange(held, nullptr), stream);
+    return false;
+  });
+  void* const p = memory->allocate(128_MiB, stream);
+  EXPECT_THAT(asked, ElementsAre(128_MiB));
+  EXPECT_LE(memory->stats().reserved.peak, 256_MiB + 8_MiB);
+  void* const q = memory->allocate(64_MiB, stream);
+  EXPECT_EQ(asked.size(), 1u) << "there was room";
+  void* const r = memory->allocate(512_MiB, stream);
+  EXPECT_THAT(asked, ElementsAre(128_MiB, 512_MiB)) << "once a request";
+  registration = {};
+  void* const s = memory->allocate(128_MiB, stream);
+  EXPECT_EQ(asked.size(), 2u) << "the registration is gone";
+  for (void* const each : {p, q, r, s}) memory->deallocate(each, stream);
+}
+
+TEST_F(room_search_test, a_callback_before_growth_that_throws_ends_its_request) {
+  const auto stream = new_stream();
+  {
+    const auto registration =
+        memory->before_growth([](bytes) -> bool { throw std::runtime_error{"no"}; });
+    EXPECT_THROW(static_cast<void>(memory->allocate(64_MiB, stream)), std::runtime_error);
+  }
+  EXPECT_EQ(memory->stats().failures, 1u);
+  memory->deallocate(memory->allocate(64_MiB, stream), stream);
 }
 
 TEST_F(room_search_test, a_callback_that_lies_is_not_asked_for_ever) {

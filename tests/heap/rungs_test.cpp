@@ -162,6 +162,11 @@ class scripted_heap final : public heap::reclaimer {
     script_.asked.push_back("callbacks");
     return callbacks;
   }
+  result<bool> ask_before_growth(pool_state&, bytes needed) override {
+    EXPECT_EQ(needed, 1536_B);
+    if (growth_callbacks) script_.asked.push_back("growth callbacks");
+    return growth_callbacks;
+  }
   result<bool> wait_for_oldest(pool_state&, heap::wait_bound&, order::driver_access&) override {
     return script_.answer("wait", true, false);
   }
@@ -175,6 +180,7 @@ class scripted_heap final : public heap::reclaimer {
   bool releases = true;
   bool release_helps = true;
   heap::callback_answer callbacks;
+  bool growth_callbacks = false;
 
  private:
   void let_go(const std::string& rung) { ended_ += rung == lets_go_at ? 1 : 0; }
@@ -302,6 +308,20 @@ TEST_F(rungs_test, memory_on_its_way_to_the_driver_is_waited_for_and_asked_for_a
   EXPECT_EQ(search().value(), room);
   EXPECT_EQ(last, heap::rung::release);
   names expected = up_to("await releases");
+  const names second = up_to("grow");
+  expected.insert(expected.end(), second.begin(), second.end());
+  EXPECT_THAT(plan.asked, ElementsAreArray(expected));
+}
+
+TEST_F(rungs_test, callbacks_before_growth_are_asked_once_and_the_search_starts_over) {
+  heap.growth_callbacks = true;
+  EXPECT_EQ(search().value(), no_block);
+  names expected = up_to("pending", {"growth callbacks"});
+  expected.insert(expected.end(), all.begin(), all.end());
+  EXPECT_THAT(plan.asked, ElementsAreArray(expected));
+  plan.succeeds = {{"prefers growth", 1}, {"grow", 1}};
+  EXPECT_EQ(search().value(), room);
+  expected = up_to("prefers growth", {"growth callbacks"});
   const names second = up_to("grow");
   expected.insert(expected.end(), second.begin(), second.end());
   EXPECT_THAT(plan.asked, ElementsAreArray(expected));

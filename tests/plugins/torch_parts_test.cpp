@@ -3,17 +3,24 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "support/reports.hpp"
 #include "torch/byte_counters.hpp"
 #include "torch/device_by_page.hpp"
+#include "torch/memory_limit.hpp"
 #include "torch/padded_blocks.hpp"
+#include "torch/pool_names.hpp"
 #include "torch/pool_reserves.hpp"
 #include "torch/ring.hpp"
 #include "torch/segment_table.hpp"
+#include "torch/setting_text.hpp"
 #include "torch/size_rounding.hpp"
 #include "torch/torch_snapshot.hpp"
+#include "torch/tracker_failure.hpp"
 #include "torch/uncached_blocks.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
@@ -73,6 +80,44 @@ TEST(size_rounding, has_a_number_for_each_power_of_two_from_1_mib_to_64_gib) {
   rounding.set({});
   EXPECT_FALSE(rounding.rounds_up());
   EXPECT_EQ(rounding.round(84 << 20), 84u << 20);
+}
+
+TEST(setting_text, is_cut_between_commas_without_white_space) {
+  EXPECT_THAT(setting_parts(" a : 1,\tb:[ 2:3 , >:4 ] "), ElementsAre("a:1", "b:[2:3", ">:4]"));
+  EXPECT_THAT(setting_parts(""), ElementsAre(""));
+}
+
+TEST(setting_text, keeps_all_but_the_native_backend) {
+  EXPECT_EQ(without_native_backend("backend: native, max_split_size_mb:64"),
+            "max_split_size_mb:64");
+  EXPECT_EQ(without_native_backend("roundup_power2_divisions:[2:4,>:1],backend:native"),
+            "roundup_power2_divisions:[2:4,>:1]");
+  EXPECT_EQ(without_native_backend("backend:cudaMallocAsync"), "backend:cudaMallocAsync");
+}
+
+TEST(setting_text, says_that_segments_expand_whatever_it_said) {
+  EXPECT_EQ(with_expandable_segments(""), "expandable_segments:True");
+  EXPECT_EQ(with_expandable_segments("expandable_segments:False"), "expandable_segments:True");
+  EXPECT_EQ(with_expandable_segments(
+                "roundup_power2_divisions:[2:4,>:1], expandable_segments : False,backend:native,"),
+            "roundup_power2_divisions:[2:4,>:1],backend:native,expandable_segments:True");
+  EXPECT_EQ(with_expandable_segments("expandable_segments_reserve:2"),
+            "expandable_segments_reserve:2,expandable_segments:True");
+}
+
+TEST(memory_limit, is_the_smaller_of_torchs_fraction_and_weirs_options) {
+  weir::options settings;
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 1.0), weir::bytes::max());
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 0.5), 50_GiB);
+  EXPECT_EQ(memory_limit(settings, 3_B, 0.5), 2_B) << "rounded";
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 0.0), 0_B);
+  settings.heap_limit = 40_GiB;
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 1.0), 40_GiB);
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 0.5), 40_GiB);
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 0.25), 25_GiB);
+  settings.heap_limit_percent = 30;
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 0.5), 30_GiB);
+  EXPECT_EQ(memory_limit(settings, 100_GiB, 1.0), 30_GiB);
 }
 
 TEST(padded_blocks, tell_what_was_requested_and_the_padding_of_all) {
@@ -266,6 +311,73 @@ TEST(pool_reserves, keeps_the_counters_of_a_pool_that_is_gone_until_they_are_res
   reserves.note(one, 0, 0);
   EXPECT_EQ(reserves.all().at(one), (counters{0, 60, 0, 60}));
   EXPECT_THAT(reserves.with_memory(), ElementsAre(two));
+}
+
+TEST(pool_names, forget_pools_that_ended_when_there_are_twice_as_many) {
+  using names = pool_names<std::pair<int, int>>;
+  names ids;
+  for (int i = 1; i <= 256; ++i) {
+    EXPECT_FALSE(ids.is_due()) << i;
+    ids.add(weir::pool_id{static_cast<std::uint32_t>(i)}, {0, i});
+  }
+  EXPECT_TRUE(ids.is_due());
+  const auto known = ids.all();
+  ids.add(weir::pool_id{300}, {0, 300});
+  ids.forget_ended(known, {weir::pool_id{}, weir::pool_id{7}, weir::pool_id{9}});
+  EXPECT_EQ(ids.size(), 3u) << "two that live, and one that came since";
+  EXPECT_FALSE(ids.is_due());
+  EXPECT_EQ(ids.find(weir::pool_id{7}), (std::pair{0, 7}));
+  EXPECT_EQ(ids.find(weir::pool_id{8}), (std::pair{0, 0}));
+  EXPECT_EQ(ids.find(weir::pool_id{300}), (std::pair{0, 300}));
+  for (int i = 1000; i < 1509; ++i) ids.add(weir::pool_id{static_cast<std::uint32_t>(i)}, {1, i});
+  EXPECT_TRUE(ids.is_due());
+  ids.forget_ended({}, {});
+  EXPECT_FALSE(ids.is_due()) << "all of them live";
+}
+
+std::string thrown_by(const tracker_failure& kept) {
+  try {
+    kept.rethrow();
+  } catch (const std::runtime_error& thrown) {
+    return thrown.what();
+  }
+  return {};
+}
+
+void throw_in_tracker(const char* what) {
+  try {
+    throw std::runtime_error{what};
+  } catch (...) {
+    tracker_failure::note_current();
+  }
+}
+
+TEST(tracker_failure, keeps_the_first_exception_for_the_innermost_request) {
+  const tracker_failure outer;
+  {
+    const tracker_failure inner;
+    EXPECT_EQ(thrown_by(inner), "");
+    throw_in_tracker("first");
+    throw_in_tracker("second");
+    EXPECT_EQ(thrown_by(inner), "first");
+  }
+  EXPECT_EQ(thrown_by(outer), "");
+  throw_in_tracker("third");
+  EXPECT_EQ(thrown_by(outer), "third");
+  std::thread{[&] {
+    const tracker_failure other;
+    throw_in_tracker("fourth");
+    EXPECT_EQ(thrown_by(other), "fourth");
+  }}.join();
+  EXPECT_EQ(thrown_by(outer), "third");
+}
+
+TEST(tracker_failure, is_an_error_where_no_request_is_under_way) {
+  weir::testing_support::reports heard;
+  throw_in_tracker("nobody's");
+  const auto reported = heard.take();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].code, weir::errc::internal);
 }
 
 TEST(byte_counters, adds_up_threads_also_those_that_ended) {

@@ -105,6 +105,15 @@ def train(rank, folder, ranks):
     torch.distributed.destroy_process_group()
 
 
+def hold_until_told(inbox, outbox):
+    begin()
+    kept = inbox.get()
+    outbox.put(float(kept.sum()))
+    inbox.get()
+    del kept
+    outbox.put("over")
+
+
 def hold_and_die(inbox, outbox):
     begin()
     kept = inbox.get()

@@ -171,6 +171,21 @@ class Keys(SettingsTest):
         self.assertIn("garbage_collection_threshold:0.75", settings["PYTORCH_CUDA_ALLOC_CONF"])
 
     @unittest.skipUnless(support.WEIR, "weir's own words")
+    def test_memory_that_is_mapped_is_said_to_be(self):
+        for policy, said in (("balanced", "True"), ("classic", "False")):
+            done = run_program("""
+                import torch
+                torch.cuda.init()
+                for text in (None, "expandable_segments:False,garbage_collection_threshold:0.5"):
+                    if text is not None:
+                        torch.cuda.memory._set_allocator_settings(text)
+                    said = torch.cuda.memory._snapshot()["allocator_settings"]
+                    print(said["expandable_segments"], said["garbage_collection_threshold"])
+                """, environment={"WEIR_TORCH_POLICY": policy})
+            self.assert_ran(done)
+            self.assertEqual(done[1].split(), [said, "0.0", said, "0.5"], policy)
+
+    @unittest.skipUnless(support.WEIR, "weir's own words")
     def test_keys_without_effect_are_named_once(self):
         done = run_program("""
             import torch

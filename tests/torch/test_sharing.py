@@ -207,6 +207,22 @@ class Sharing(AllocatorTest):
         block(MIB)
         self.assertEqual(allocated(), before)
 
+    def test_memory_that_the_other_process_gave_back_comes_before_new_memory(self):
+        inbox, outbox = self.context.Queue(), self.context.Queue()
+        process = self.start(sharing_children.hold_until_told, inbox, outbox)
+        x = torch.zeros(32 * MIB, device=GPU)
+        inbox.put(x)
+        self.assertEqual(outbox.get(timeout=PATIENCE), 0)
+        del x  # the other process has it still
+        gc.collect()
+        inbox.put(None)
+        self.assertEqual(outbox.get(timeout=PATIENCE), "over")
+        self.finish(process)
+        held = reserved()
+        y = torch.ones(32 * MIB, device=GPU)
+        self.assertLessEqual(reserved(), held)
+        del y
+
     def test_the_other_process_dies_with_it(self):
         inbox, outbox = self.context.Queue(), self.context.Queue()
         process = self.start(sharing_children.hold_and_die, inbox, outbox)

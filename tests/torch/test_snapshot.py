@@ -1,13 +1,17 @@
 """memory_snapshot(), _record_memory_history(), _snapshot() and _dump_snapshot()."""
 
+import inspect
 import os
 import pickle
 import tempfile
 import threading
+import unittest
 
 import support
 import torch
 from support import GPU, KIB, MIB, AllocatorTest, allocated, block, busy, reserved
+
+SKIPS_ACTIONS = "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters
 
 STATES = {"active_allocated", "active_pending_free", "active_awaiting_free", "inactive"}
 
@@ -226,6 +230,27 @@ class History(AllocatorTest):
             block(10 * KIB)
         self.assertLessEqual(len(self.trace()), 50)
         self.assertGreater(len(self.trace()), 10)
+
+    @unittest.skipUnless(SKIPS_ACTIONS, "this torch skips none")
+    def test_actions_that_are_skipped_leave_no_entries(self):
+        torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", clear_history=True,
+                                                 skip_actions=["free_requested", "free_completed"])
+        block(3 * MIB)
+        self.assertEqual([entry["action"] for entry in self.trace() if "free" in entry["action"]], [])
+        self.assertIn("alloc", [entry["action"] for entry in self.trace()])
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+    @unittest.skipUnless(support.WEIR and SKIPS_ACTIONS, "later versions of torch refuse them")
+    def test_actions_that_do_not_exist_are_ignored(self):
+        done = support.run_program("""
+            import torch
+            torch.cuda.init()
+            torch.cuda.memory._record_memory_history(enabled="all", context=None, skip_actions=["no such action"])
+            x = torch.ones(10, device="cuda")
+            print(any(entry["action"] == "alloc"
+                      for trace in torch.cuda.memory._snapshot()["device_traces"] for entry in trace))
+            """)
+        self.assertEqual((done[0], done[1].strip()), (0, "True"), done[2])
 
     def test_turned_off_nothing_is_added(self):
         torch.cuda.memory._record_memory_history(enabled=None)

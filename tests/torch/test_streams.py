@@ -474,6 +474,46 @@ class Handles(AllocatorTest):
         assert float(y.min()) == 3
         """))
 
+    def test_a_capture_begins_on_an_external_stream_that_never_allocated(self):
+        self.assert_ran(support.run_program(self.EXTERNAL + """
+        external = torch.cuda.ExternalStream(create().value)
+        x = torch.zeros(4 * MIB, device=GPU)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=external):
+            y = x + 1
+            z = (y * 2) + 1
+        for value in (1.0, 4.0):
+            x.fill_(value)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert float(z.min()) == float(z.max()) == 2 * value + 3
+        work(own)
+        """))
+
+    def test_a_capture_takes_in_an_external_stream_that_never_allocated(self):
+        self.assert_ran(support.run_program(self.EXTERNAL + """
+        external = torch.cuda.ExternalStream(create().value)
+        x = torch.zeros(4 * MIB, device=GPU)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x + 1
+            external.wait_stream(torch.cuda.current_stream())
+            y.record_stream(external)
+            with torch.cuda.stream(external):
+                z = y * 2
+            del y
+            passing = torch.full((4 * MIB,), 9.0, device=GPU)  # not y's memory: z may not be done
+            torch.cuda.current_stream().wait_stream(external)
+        for value in (1.0, 4.0):
+            x.fill_(value)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert float(z.min()) == float(z.max()) == 2 * value + 2
+        work(own)
+        """))
+
     @unittest.skipUnless(support.WEIR, "weir's own interface")
     def test_an_external_stream_can_be_watched(self):
         self.assert_ran(support.run_program(self.EXTERNAL + """

@@ -321,6 +321,10 @@ class WEIR_API caching_allocator {
   [[nodiscard]] result<graph_memory> begin_capture(const stream_ref& stream) const;
   [[nodiscard]] capture_notice notice_captures() const;
   [[nodiscard]] callback_registration on_out_of_memory(out_of_memory_callback callback) const;
+  /// `callback` is asked before a request takes memory from the driver, at most once for each, so
+  /// that memory which it can free at once is used first. What it returns does not matter. Called
+  /// as those of on_out_of_memory() are.
+  [[nodiscard]] callback_registration before_growth(out_of_memory_callback callback) const;
   /// `sink` receives every event from now on, until the registration ends; when that has ended the
   /// sink is not called any more. The limits that are in force come first. The last events are
   /// those of the memory that close(), or the end of the last handle, releases. Any number of
