@@ -4,9 +4,10 @@
 The build already hides headers of components that a component may not use. This finds what the build cannot: a
 path with "..", a header or folder that no component owns, a component that names one below it in the list, and
 a driver header of the CUDA toolkit, which weir does without. It also finds waits that invalidate stream
-captures: components above `device` wait by src/device/finished_work.hpp. In the components of the allocator it finds
-calls that wait for the device, or for an event, outside the functions that are known to hold no lock: who waits with
-a lock stops threads that the device may be waiting for. And it finds getenv(), which set-uid programs must not use: sources call secure_getenv().
+captures: components above `device` wait by src/device/finished_work.hpp. In the components that hand out
+memory it finds calls that wait for the device, or for an event, outside the functions that are known to hold no
+lock: who waits with a lock stops threads that the device may be waiting for. And it finds getenv(), which set-uid
+programs must not use: sources call secure_getenv().
 """
 
 import re
@@ -19,10 +20,12 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 # are these waits, and classes that wait for streams of their own, which nobody can capture.
 WAIT = re.compile(r"\b(ctx_synchronize|stream_synchronize|stream_query|ctx_record_event)\(|"
                   r"\b(device_?|stream_?|ref)\.synchronize\(")
-# Calls that wait for the device or for an event, and the functions that make them. None of these holds a lock of an
-# allocator, nor does anybody who calls it: read that before you add one.
+# Calls that wait for the device or for an event, and the functions that make them. None of these holds a lock that
+# the end of a stream takes, nor does anybody who calls it: read that before you add one.
 BLOCKING = re.compile(r"\b(?:mem_free|mem_free_host|free_plain|detail::wait_for_all_work)\(|(?:\.|->)synchronize\(")
-BLOCKING_COMPONENTS = ("order", "placement", "heap")  # where these are looked for: the end of a stream takes the heap's lock
+# Where these are looked for: the end of a stream takes the locks of heaps, pools and buffers, and calls of sharing have
+# deadlines.
+BLOCKING_COMPONENTS = ("order", "placement", "heap", "pools", "resources", "buffers", "sharing")
 BLOCKING_FUNCTIONS = {
     "src/order/all_work_wait.cpp": ("wait",),
     "src/order/awaited_marks.cpp": ("wait",),
@@ -31,6 +34,18 @@ BLOCKING_FUNCTIONS = {
     "src/heap/central_heap.cpp": ("wait_before_release",),
     "src/heap/checked_free.cpp": ("wait_for",),
     "src/heap/suspend.cpp": ("wait_for_users",),
+    "src/pools/all_devices.cpp": ("wait_for_other_devices",),
+    "src/pools/block_cache_end.cpp": ("wait_for_all_users",),
+    "src/pools/block_source.cpp": ("plain_memory", "pinned_memory"),
+    "src/pools/foreign_use.cpp": ("wait",),
+    "src/pools/stream_pool_memory.cpp": ("allocate", "release_surplus"),
+    "src/resources/driver_memory.cpp": ("allocate", "deallocate", "~driver_memory"),
+    "src/buffers/device_buffer.cpp": ("hand_over", "read"),
+    "src/buffers/host_memory.cpp": ("close",),
+    "src/buffers/managed_state.cpp": ("begin_view", "wait_for_users", "free"),
+    "src/buffers/staging.cpp": ("wait_for",),
+    "src/buffers/stream_uses.cpp": ("wait",),
+    "src/sharing/device_idle.cpp": ("wait_until_idle",),
 }
 FUNCTION = re.compile(r"^[A-Za-z].*?([\w~]+)\(")  # the head of a definition, at the beginning of a line
 ENVIRONMENT = re.compile(r"\bgetenv\(")

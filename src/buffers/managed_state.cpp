@@ -219,7 +219,7 @@ result<void> managed_state::wait_until_unused() {
   result<void> waited;
   {
     const detail::mutex_unlock unlocked{mutex_};
-    waited = work.wait();
+    waited = pools::contained([&] { return work.wait(); });
   }
   --views_;
   if (waited) uses_.clear();

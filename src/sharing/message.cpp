@@ -1,9 +1,11 @@
 // Reading messages of a socket, with the descriptors and the sender that the kernel names.
 #include "sharing/message.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -137,19 +139,38 @@ void request_sender(int socket, bool enabled) noexcept {
   static_cast<void>(::setsockopt(socket, SOL_SOCKET, pass_pidfd, &number, sizeof(number)));
 }
 
-bool may_close_slowly(const descriptor& each) noexcept {
+namespace {
+
+bool is_socket(const descriptor& each) noexcept {
   int domain = 0;
   socklen_t length = sizeof(domain);
   return ::getsockopt(each.get(), SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0;
+}
+
+}  // namespace
+
+bool may_close_slowly(const descriptor& each) noexcept {
+  // As it is known here: to ask the file system may take as long.
+  struct statx known {};
+  if (::statx(each.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &known) != 0)
+    return is_socket(each);
+  switch (known.stx_mode & S_IFMT) {
+    case S_IFREG:
+      return ::fcntl(each.get(), F_GET_SEALS) < 0;  // only files in memory have seals
+    case S_IFDIR:
+      return true;
+    default:
+      return is_socket(each);
+  }
 }
 
 void close_received(std::vector<descriptor> unwanted) noexcept {
   bool is_slow = false;
   for (const descriptor& each : unwanted) {
     if (!may_close_slowly(each)) continue;
+    is_slow = true;
     const linger none{.l_onoff = 0, .l_linger = 0};
     static_cast<void>(::setsockopt(each.get(), SOL_SOCKET, SO_LINGER, &none, sizeof(none)));
-    is_slow = true;
   }
   if (!is_slow) return;
   try {

@@ -27,11 +27,12 @@ struct socket_message {
 /// processes of other PID namespaces, too. Needs Linux 6.5; without it they come as before.
 void request_sender(int socket, bool enabled) noexcept;
 
-/// Whether it is a socket. To close one may take as long as its sender likes: a socket of a network
-/// by SO_LINGER, a Unix socket by such a socket in its queue. Memory never is a socket.
+/// Whether it is a socket, or a file or folder that is not in memory. To close one may take as long
+/// as its sender likes: a socket of a network by SO_LINGER, a Unix socket by such a socket in its
+/// queue, a file by a file system that the sender serves. Memory is none of these.
 [[nodiscard]] bool may_close_slowly(const descriptor& each) noexcept;
-/// Closes descriptors that another process sent. Where a socket is among them they are closed on a
-/// thread of its own, so that no call with a deadline waits.
+/// Closes descriptors that another process sent. Where one of those is among them they are closed
+/// on a thread of its own, so that no call with a deadline waits.
 void close_received(std::vector<descriptor> unwanted) noexcept;
 
 /// Waits until one of `events` (POLLIN, POLLOUT) is ready or the socket is closed, or until one of

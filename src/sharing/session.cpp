@@ -226,7 +226,7 @@ std::optional<session::queued_message> session::handle(socket_message& received)
   };
   if (received.refusal) return refuse_all(*std::move(received.refusal));
   if (std::any_of(message.descriptors.begin(), message.descriptors.end(), may_close_slowly))
-    return refuse_all(bad_message("a socket, where descriptors of memory belong"));
+    return refuse_all(bad_message("a socket or a file, where descriptors of memory belong"));
   if (!decoded) return refuse(std::move(decoded).error());
   if (decoded->kind == packet_kind::offer) {
     auto offer = handle_offer(decoded->ticket, message);

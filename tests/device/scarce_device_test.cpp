@@ -45,7 +45,9 @@ TEST_F(scarce_device, OptionsAreReadOrStayAsTheyWere) {
   sweep([&] {
     weir::options target;
     const auto all = set_all(target, "heap_policy=compact,heap_debug=red_zones");
-    if (!met(all)) EXPECT_TRUE(target == before);
+    if (!met(all)) {
+      EXPECT_TRUE(target == before);
+    }
     met(set(target, "no such option", "1"), errc::bad_option);
     met(set_all(target, "heap_policy=none of the policies that there are"), errc::bad_option);
     met(get(before, "driver_path"));

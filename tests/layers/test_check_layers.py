@@ -88,6 +88,16 @@ class CheckLayers(unittest.TestCase):
         self.write("src/heap/backup.cpp", known + "\nvoid backup::trim() {\n  driver.mem_free_host(base);\n}\n")
         self.expect("src/heap/backup.cpp:6", "waits for the device")
 
+    def test_waits_for_the_device_in_every_component_that_the_end_of_a_stream_waits_for(self):
+        components = ("order", "placement", "heap", "pools", "resources", "buffers", "sharing")
+        self.write("src/CMakeLists.txt",
+                   COMPONENTS + "".join(f"weir_component({each} DEPENDS low)\n" for each in components))
+        for each in components:
+            waiting = self.root / f"src/{each}/trim.cpp"
+            self.write(f"src/{each}/trim.cpp", "void trim() {\n  WEIR_TRY(detail::wait_for_all_work(bound));\n}\n")
+            self.expect(f"src/{each}/trim.cpp:2", "waits for the device")
+            waiting.unlink()
+
     def test_path_that_leaves_its_folder(self):
         self.write("src/low/a.cpp", '#include "../high/b.hpp"\n')
         self.expect("src/low/a.cpp:1", "leaves its folder")

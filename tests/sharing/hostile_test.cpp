@@ -175,7 +175,7 @@ struct slow_message {
 };
 const std::vector<slow_message>& slow_messages() {
   static const std::vector<slow_message> all = {
-      {"invalid_argument: a socket, where descriptors of memory belong",
+      {"invalid_argument: a socket or a file, where descriptors of memory belong",
        [](int end, int slow) {
          send_raw(end, text_of_note("x"), {&slow, 1});
        }},
@@ -183,7 +183,7 @@ const std::vector<slow_message>& slow_messages() {
        [](int end, int slow) {
          send_raw(end, "", {&slow, 1});
        }},
-      {"invalid_argument: a socket, where descriptors of memory belong",
+      {"invalid_argument: a socket or a file, where descriptors of memory belong",
        [](int end, int slow) {  // in the queue of another one
          int ends[2];
          ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
@@ -607,10 +607,14 @@ TEST_P(hostile_peer, sends_descriptors_of_other_things) {
   const descriptor file{::memfd_create("weir test", MFD_CLOEXEC)};
   ASSERT_EQ(::ftruncate(file.get(), 4 << 20), 0);
   std::uint64_t grant = 0;
-  other->offer(ticket(++grant), one(socket));
-  EXPECT_EQ(reason_of(link->receive(1s)),
-            "invalid_argument: a socket, where descriptors of memory belong");
-  for (const descriptor* each : {&reads, &writes, &folder}) {
+  const descriptor stored{::open("/proc/self/exe", O_RDONLY | O_CLOEXEC)};
+  for (const descriptor* each : {&socket, &folder, &stored}) {
+    other->offer(ticket(++grant), one(*each));
+    EXPECT_EQ(reason_of(link->receive(1s)),
+              "invalid_argument: a socket or a file, where descriptors of memory belong")
+        << grant;
+  }
+  for (const descriptor* each : {&reads, &writes}) {
     other->offer(ticket(++grant), one(*each));
     EXPECT_EQ(reason_of(opened()), "invalid_argument: a descriptor that is no memory") << grant;
   }

@@ -25,7 +25,9 @@ TEST_F(scarce_budget, leaves_no_place_taken) {
       met((*member)->set_share({.floor = 2_MiB, .ceiling = 64_MiB}));
       met((*member)->serve());
       const auto listing = read_budgets(wanted.folder);
-      if (met(listing)) EXPECT_EQ(listing->cards.size(), 1u);
+      if (met(listing)) {
+        EXPECT_EQ(listing->cards.size(), 1u);
+      }
     }
   });
   EXPECT_EQ(read_budgets(wanted.folder).value().cards.at(0).members.size(), 0u);

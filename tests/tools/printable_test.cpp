@@ -23,6 +23,14 @@ TEST(printable_text, has_no_control_characters_in_single_bytes) {
   EXPECT_EQ("\xe6?", printable("\xe6\x9b")) << "half a letter";
 }
 
+TEST(printable_text, is_shown_in_its_order) {
+  EXPECT_EQ("gpj?exe", printable("gpj\xe2\x80\xae"
+                                 "exe"));
+  EXPECT_EQ("???", printable("\xe2\x80\xaa\xe2\x81\xa6\xe2\x81\xa9"));
+  EXPECT_EQ("\xe2\x80\xa9\xe2\x80\xaf\xe2\x81\xa5\xe2\x81\xaa",
+            printable("\xe2\x80\xa9\xe2\x80\xaf\xe2\x81\xa5\xe2\x81\xaa"));
+}
+
 TEST(printable_text, keeps_what_people_write) {
   EXPECT_EQ("Größe = 2 µs, 模型", printable("Größe = 2 µs, 模型"));
   EXPECT_EQ("\xc2", printable("\xc2"));

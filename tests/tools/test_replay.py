@@ -464,6 +464,9 @@ class Replay(Case):
                       ("export", odd, "--format", "csv", "-o", self.folder / "x\033[2J")):
             ran = self.expect(weir(*words), 0)
             self.assertNotIn("\033", ran.stdout + ran.stderr, words)
+        for words in (("top", "e\033]0;title\a"), ("e\033]0;title\a",), ("plan", odd, "--step", "\033[2J")):
+            ran = self.expect(weir(*words), 64)
+            self.assertNotIn("\033", ran.stdout + ran.stderr, words)
 
     def test_a_request_of_any_size_is_one_that_is_not_met(self):
         large = self.folder / "large.csv"

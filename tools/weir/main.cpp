@@ -5,9 +5,11 @@
 #include <cstring>
 #include <exception>
 #include <iostream>
+#include <sstream>
 #include <string>
 
 #include "commands.hpp"
+#include "printable.hpp"
 #include "weir/base/version.hpp"
 #include "words.hpp"
 
@@ -36,11 +38,16 @@ int run(int argc, char** argv) {
     // Help and version arrive here too, as the error whose code is 0.
     if (outcome.get_exit_code() != 0) {
       if (const std::string meant = correction(application, argc, argv); !meant.empty()) {
-        std::cerr << "weir: " << meant << "\nRun with --help for more information.\n";
+        std::cerr << "weir: " << printable(meant) << "\nRun with --help for more information.\n";
         return bad_usage;
       }
     }
-    return application.exit(outcome) == 0 ? 0 : bad_usage;
+    if (outcome.get_exit_code() == 0) return application.exit(outcome);
+    std::ostringstream out;
+    std::ostringstream refusal;
+    application.exit(outcome, out, refusal);
+    std::cerr << printable_lines(refusal.str());  // it quotes arguments
+    return bad_usage;
   }
   return exit_code;
 }
