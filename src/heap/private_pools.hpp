@@ -14,7 +14,11 @@
 #include "weir/allocator/suspend.hpp"
 #include "weir/observe/events.hpp"
 
-namespace weir { inline namespace v0 { namespace heap {
+namespace weir { inline namespace v0 {
+
+class pool_scope;
+
+namespace heap {
 
 class central_heap;
 
@@ -117,4 +121,5 @@ class pool {
 /// The innermost pool_scope of this thread; null: none.
 [[nodiscard]] const pool_scope*& innermost_scope() noexcept;
 
-}}}  // namespace weir::v0::heap
+}
+}}  // namespace weir::v0::heap
