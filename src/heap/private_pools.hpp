@@ -121,5 +121,6 @@ class pool {
 /// The innermost pool_scope of this thread; null: none.
 [[nodiscard]] const pool_scope*& innermost_scope() noexcept;
 
-}
-}}  // namespace weir::v0::heap
+}  // namespace heap
+
+}}  // namespace weir::v0
