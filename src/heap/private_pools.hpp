@@ -15,10 +15,10 @@
 #include "weir/observe/events.hpp"
 
 namespace weir { inline namespace v0 {
-class pool_scope;
-}}  // namespace weir::v0
 
-namespace weir { inline namespace v0 { namespace heap {
+class pool_scope;
+
+namespace heap {
 
 class central_heap;
 
@@ -121,4 +121,6 @@ class pool {
 /// The innermost pool_scope of this thread; null: none.
 [[nodiscard]] const pool_scope*& innermost_scope() noexcept;
 
-}}}  // namespace weir::v0::heap
+}  // namespace heap
+
+}}  // namespace weir::v0
