@@ -2,6 +2,7 @@
 #include "recordings.hpp"
 
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -81,6 +82,16 @@ weir::recorder* recordings::of(int device, const real_driver& driver) noexcept t
   return nullptr;
 }
 
+/// Where the next trace of this process goes: what is there stays.
+std::string recordings::next_path() {
+  for (;;) {
+    std::string path =
+        trace_path(settings::get().record, ++started_, ::getpid(), started_process());
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0) return path;
+  }
+}
+
 weir::recorder* recordings::start(int device, const real_driver& driver) {
   auto& entry = recorders_[device];
   std::array<char, 256> name{};
@@ -88,12 +99,9 @@ weir::recorder* recordings::start(int device, const real_driver& driver) {
   static_cast<void>(driver.calls.device_get_name(name.data(), name.size() - 1, device));
   static_cast<void>(driver.calls.device_total_mem(&capacity, device));
   const signals_blocked quiet;
-  auto started =
-      weir::recorder::start(trace_path(settings::get().record, static_cast<int>(recorders_.size()),
-                                       ::getpid(), started_process()),
-                            {.stacks = settings::get().heap.record_stacks,
-                             .device = name.data(),
-                             .device_capacity = weir::bytes{capacity}});
+  auto started = weir::recorder::start(next_path(), {.stacks = settings::get().heap.record_stacks,
+                                                     .device = name.data(),
+                                                     .device_capacity = weir::bytes{capacity}});
   if (started) {
     entry = *std::move(started);
   } else {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "blocks.hpp"
 #include "real_driver.hpp"
@@ -27,8 +28,10 @@ class recordings {
 
  private:
   [[nodiscard]] weir::recorder* start(int device, const real_driver& driver);
+  [[nodiscard]] std::string next_path();
 
   std::mutex mutex_;
+  int started_ = 0;
   std::map<int, std::unique_ptr<weir::recorder>> recorders_;  // null: it could not be begun
 };
 

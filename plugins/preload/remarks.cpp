@@ -1,6 +1,7 @@
 // What is told, and how.
 #include "remarks.hpp"
 
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -29,11 +30,34 @@ constexpr std::array<std::string_view, static_cast<std::size_t>(remark::count)> 
 
 std::array<std::atomic<bool>, texts.size()> said{};
 
+struct file_identity {
+  dev_t device = 0;
+  ino_t number = 0;
+  bool is_open = false;
+};
+
+file_identity error_output() noexcept {
+  struct stat status {};
+  if (::fstat(STDERR_FILENO, &status) != 0) return {};
+  return {status.st_dev, status.st_ino, true};
+}
+
+file_identity at_start;
+
+[[gnu::constructor]] void look_at_error_output() noexcept { at_start = error_output(); }
+
+/// A program that closed it may have the number for a file or a connection of its own.
+bool is_error_output_there() noexcept {
+  const file_identity now = error_output();
+  return at_start.is_open && now.is_open && now.device == at_start.device &&
+         now.number == at_start.number;
+}
+
 }  // namespace
 
 void say_once(remark about, std::string_view detail) noexcept {
   const auto index = static_cast<std::size_t>(about);
-  if (said[index].exchange(true)) return;
+  if (said[index].exchange(true) || !is_error_output_there()) return;
   try {
     if (settings::get().is_quiet) return;
   } catch (...) {

@@ -20,7 +20,8 @@ enum class remark {
 };
 
 /// One line on the standard error output, "weir run: …", the first time for each remark, and never
-/// with WEIR_RUN_QUIET. Any thread; never throws.
+/// with WEIR_RUN_QUIET, nor where the program has put another file in the place of the one that it
+/// was started with. Any thread; never throws.
 void say_once(remark about, std::string_view detail = {}) noexcept;
 
 }  // namespace weir_preload

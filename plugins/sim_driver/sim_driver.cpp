@@ -6,12 +6,15 @@
 #include "sim_driver.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "weir/base/options.hpp"
 #include "weir/sim/machine.hpp"
@@ -22,7 +25,12 @@ namespace {
 
 using namespace weir::driver;
 
-weir::sim::machine* simulated = nullptr;  // never destroyed: calls may come until the very end
+using shared_machine = std::shared_ptr<weir::sim::machine>;
+
+// Never destroyed: calls may come until the very end.
+std::atomic<const shared_machine*> simulated{nullptr};
+std::atomic<bool> is_used{false};
+pid_t owner = 0;  // of the machine
 
 std::string report_of(const weir::sim::machine& machine) {
   std::string text = "process " + std::to_string(::getpid()) + "\n";
@@ -44,12 +52,11 @@ std::string report_of(const weir::sim::machine& machine) {
 
 /// At the end of the process; not in a child, to which the machine does not belong.
 void write_report() {
-  static const pid_t process = ::getpid();
-  if (process != ::getpid()) return;
+  if (owner != ::getpid()) return;
   const char* const path = secure_getenv("WEIR_SIM_REPORT");
   if (path == nullptr || *path == '\0') return;
   try {
-    const std::string text = report_of(*simulated);
+    const std::string text = report_of(**simulated.load());
     const int file = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (file < 0) return;
     [[maybe_unused]] const auto written = ::write(file, text.data(), text.size());
@@ -59,29 +66,48 @@ void write_report() {
   }
 }
 
-const table* make_machine() noexcept try {
+shared_machine make_machine() {
   // The other options are none of the machine's business, nor are mistakes in them.
   const auto settings = weir::options_from_environment([](const char* variable) -> const char* {
     return std::string_view{variable}.starts_with("WEIR_SIM_") ? secure_getenv(variable) : nullptr;
   });
   if (!settings) return nullptr;
   auto made = weir::sim::machine::create(weir::sim::machine_options::from(*settings));
-  if (!made) return nullptr;
-  static const std::shared_ptr<weir::sim::machine>& machine =
-      *new std::shared_ptr<weir::sim::machine>{*std::move(made)};
-  simulated = machine.get();
-  std::atexit(write_report);
-  return &machine->driver();
-} catch (const std::bad_alloc&) {
-  return nullptr;
+  return made ? *std::move(made) : nullptr;
+}
+
+/// In a child. A driver that was not initialized does not mind.
+void after_fork() {
+  if (!is_used.load()) simulated.store(nullptr);
+}
+
+const shared_machine* enter(shared_machine made) {
+  auto kept = std::make_unique<const shared_machine>(std::move(made));
+  const shared_machine* first = nullptr;
+  if (!simulated.compare_exchange_strong(first, kept.get())) return first;
+  owner = ::getpid();
+  static const int reported = std::atexit(write_report);
+  static const int watched = pthread_atfork(nullptr, nullptr, after_fork);
+  static_cast<void>(reported);
+  static_cast<void>(watched);
+  return kept.release();
 }
 
 }  // namespace
 
-const table* machine_calls() noexcept {
-  static const table* const calls = make_machine();
-  return calls;
+const table* machine_calls() noexcept try {
+  const shared_machine* known = simulated.load(std::memory_order_acquire);
+  if (known == nullptr) {
+    auto made = make_machine();
+    if (made == nullptr) return nullptr;
+    known = enter(std::move(made));
+  }
+  return &(*known)->driver();
+} catch (const std::bad_alloc&) {
+  return nullptr;
 }
+
+void machine_is_used() noexcept { is_used.store(true); }
 
 }  // namespace weir_sim_driver
 

@@ -2,7 +2,6 @@
 #include "base/part_file.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,19 +13,6 @@ namespace {
 
 /// Names that may be taken before giving up.
 constexpr int most_names = 1000;
-
-std::optional<file_identity> identity_of(int file) noexcept {
-  struct stat status {};
-  if (::fstat(file, &status) != 0) return std::nullopt;
-  return file_identity{status.st_dev, status.st_ino};
-}
-
-/// Of a regular file, not through a link.
-std::optional<file_identity> identity_at(const std::string& path) noexcept {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-  return file_identity{status.st_dev, status.st_ino};
-}
 
 }  // namespace
 
@@ -45,13 +31,13 @@ part_file::part_file(part_file&& other) noexcept
       before_{other.before_} {}
 
 int part_file::create(const std::string& path) {
-  path_ = path;
-  before_ = identity_at(path);
-  const std::string stem = path + "." + std::to_string(::getpid());
+  path_ = absolute_path(path);
+  before_ = regular_file_at(path_);
+  const std::string stem = path_ + "." + std::to_string(::getpid());
   int reason = EEXIST;
   for (int number = 1; reason == EEXIST && number <= most_names; ++number) {
     name_ = stem + (number == 1 ? "" : "." + std::to_string(number)) + ".part";
-    file_ = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    file_ = open_apart(name_, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     reason = file_ < 0 ? errno : 0;
   }
   if (reason != 0) return reason;
@@ -64,7 +50,7 @@ int part_file::create(const std::string& path) {
 int part_file::check_descriptor() {
   if (file_ >= 0 && identity_of(file_) == identity_) return 0;
   // The program closed it, and may have given the number to a file of its own.
-  file_ = ::open(name_.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  file_ = open_apart(name_, O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (file_ < 0) return errno;
   if (identity_of(file_) == identity_) return 0;
   ::close(std::exchange(file_, -1));
@@ -102,7 +88,7 @@ int part_file::close() noexcept {
 void part_file::remove() noexcept {
   if (file_ < 0) return;
   close();
-  if (identity_at(name_) == identity_) ::unlink(name_.c_str());
+  if (regular_file_at(name_) == identity_) ::unlink(name_.c_str());
 }
 
 int part_file::rename_to_free_name() {
@@ -117,8 +103,8 @@ int part_file::rename_to_free_name() {
 }
 
 int part_file::rename() {
-  if (identity_at(name_) != identity_) return ESTALE;
-  const auto now = identity_at(path_);
+  if (regular_file_at(name_) != identity_) return ESTALE;
+  const auto now = regular_file_at(path_);
   if (now && now != before_) {
     const int reason = rename_to_free_name();
     if (reason != EINVAL && reason != ENOSYS) return reason;  // of file systems without the call

@@ -1,31 +1,23 @@
 // A file that gets its name when it is whole.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "base/file.hpp"
+
 namespace weir { inline namespace v0 { namespace detail {
-
-/// Which file it is, whatever its name or descriptor.
-struct file_identity {
-  dev_t device = 0;
-  ino_t number = 0;
-
-  friend bool operator==(const file_identity&, const file_identity&) = default;
-};
 
 /// A new file `<path>.<process>.part`, or `<path>.<process>.2.part` and so on where there is one,
 /// which is renamed to `path` at the end.
 ///
 /// It never follows a link, opens a file that exists, or writes to a descriptor that has become
 /// another file's: if the program closed the descriptor, the part is opened again. A file that
-/// appeared at `path` in the meantime is kept, and this one gets a number before its ending. The
-/// destructor closes the part and leaves it. Functions return 0, or the reason as errno has it. One
-/// thread.
+/// appeared at `path` in the meantime is kept, and this one gets a number before its ending. A path
+/// that is not absolute is meant as it was at create(). The destructor closes the part and leaves
+/// it. Functions return 0, or the reason as errno has it. One thread.
 class part_file {
  public:
   part_file() = default;

@@ -550,6 +550,13 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> release_can_help(const request& wanted, driver_access& driver) override
       WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> wait_can_help(const request& wanted, const pool_state& asking,
+                                           driver_access& driver) override WEIR_REQUIRES(mutex_);
+  /// What all pools have reserved and not handed out.
+  [[nodiscard]] std::uint64_t unused() const noexcept WEIR_REQUIRES(mutex_);
+  /// Whether the limit and the driver allow so much more.
+  [[nodiscard]] result<bool> can_take(std::uint64_t size, driver_access& driver)
+      WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bytes> release_from_others(pool_state& asking, bytes most,
                                                   driver_access& driver) override
       WEIR_REQUIRES(mutex_);

@@ -132,16 +132,37 @@ result<fallback_room> central_heap::fit_in_fallback(const request& wanted) {
 /// should lose a cache for it.
 result<bool> central_heap::release_can_help(const request& wanted, driver_access& driver) {
   const std::uint64_t size = wanted.units * unit;
-  std::uint64_t free = 0;
-  for (const auto& each : pools_)
-    if (each->memory != nullptr) free += each->memory->reserved() - each->memory->handed_out();
+  const std::uint64_t free = unused();
   if (size <= free + placement::planned_without_question) return true;
   const std::uint64_t granularity = device_.capabilities().granularity.count();
   if (granularity == 0) return true;  // no virtual memory: a segment is one call
-  const std::uint64_t least = (size - free) / granularity * granularity;
-  if (!placement_.may_reserve(least)) return false;
+  return can_take((size - free) / granularity * granularity, driver);
+}
+
+/// Whether the request could be met if the streams were done with all that was freed. Otherwise
+/// nobody should wait for them: their work may need the very thread that asks.
+result<bool> central_heap::wait_can_help(const request& wanted, const pool_state& asking,
+                                         driver_access& driver) {
+  const std::uint64_t size = wanted.units * unit;
+  const std::uint64_t free = unused() + accounts_.total().pending;
+  if (size <= free) return true;
+  if (asking.source != nullptr) return true;  // it may have more than the device says
+  const std::uint64_t granularity = device_.capabilities().granularity.count();
+  if (granularity == 0) return true;
+  return can_take((size - free + granularity - 1) / granularity * granularity, driver);
+}
+
+std::uint64_t central_heap::unused() const noexcept {
+  std::uint64_t sum = 0;
+  for (const auto& each : pools_)
+    if (each->memory != nullptr) sum += each->memory->unused();
+  return sum;
+}
+
+result<bool> central_heap::can_take(std::uint64_t size, driver_access& driver) {
+  if (!placement_.may_reserve(size)) return false;
   WEIR_TRY(driver.entered());
-  return placement_.supply.can_give(least, {}, driver.enter());
+  return placement_.supply.can_give(size, {}, driver.enter());
 }
 
 /// A pool whose memory is on its way has it still, so nobody ends the pool meanwhile.

@@ -99,6 +99,9 @@ class reclaimer {
   /// Whether releasing memory to the driver could make room for the request.
   [[nodiscard]] virtual result<bool> release_can_help(const request& wanted,
                                                       order::driver_access& driver) = 0;
+  /// Whether memory whose streams are not done with it could make room for the request.
+  [[nodiscard]] virtual result<bool> wait_can_help(const request& wanted, const pool_state& asking,
+                                                   order::driver_access& driver) = 0;
   /// Releases what the first other pool has that has anything; 0: none has. May let go of the lock.
   [[nodiscard]] virtual result<bytes> release_from_others(pool_state& asking, bytes most,
                                                           order::driver_access& driver) = 0;

@@ -62,7 +62,7 @@ observe::shortage central_heap::shortage_of(bytes size, tag tag, stream_slot slo
     if (each->id == pool_id{}) about.longest = each->memory->longest_fit(slot);
     const bool is_checked = each->memory->inspects();
     if (may_release(*each) && !is_checked) continue;
-    const std::uint64_t kept = each->memory->reserved() - each->memory->handed_out();
+    const std::uint64_t kept = each->memory->unused();
     if (is_checked) about.checks += kept;
     about.free -= std::min(about.free, kept);
   }
@@ -113,7 +113,7 @@ memory_report central_heap::report(bytes size, stream_slot slot) {
     if (each->id == pool_id{}) {
       about.largest_free = bytes{each->memory->longest_fit(slot)};
     } else {
-      about.other_pools += bytes{each->memory->reserved() - each->memory->handed_out()};
+      about.other_pools += bytes{each->memory->unused()};
     }
     pool_snapshot snapshot;
     each->memory->describe(snapshot);

@@ -247,6 +247,8 @@ result<bool> room_search::ask_callbacks(bytes needed) {
 
 result<bool> room_search::wait_for_oldest() {
   if (asks_no_stream()) return false;
+  WEIR_TRY_VALUE(helps, heap_.wait_can_help(wanted_, *pool_, driver_));
+  if (!helps) return false;
   return heap_.wait_for_oldest(*pool_, waits_, driver_);
 }
 

@@ -255,6 +255,10 @@ class backing_store {
   void reset_peak() noexcept { reserved_peak_ = reserved_; }
   /// Bytes of blocks that are handed out.
   [[nodiscard]] std::uint64_t handed_out() const noexcept { return handed_out_; }
+  /// Bytes that are reserved and in no such block. Blocks of a suspended store have no memory.
+  [[nodiscard]] std::uint64_t unused() const noexcept {
+    return reserved_ > handed_out_ ? reserved_ - handed_out_ : 0;
+  }
   /// Bytes in runs that only one stream may use, by stream slot.
   [[nodiscard]] virtual std::uint64_t bound_to(stream_slot stream) const noexcept = 0;
   /// The longest piece that fit() could give to the stream.

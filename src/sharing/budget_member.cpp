@@ -9,6 +9,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/file.hpp"
+
 namespace weir { inline namespace v0 {
 namespace {
 
@@ -55,7 +57,8 @@ budget_member::state::state(caching_allocator& allocator, const budget_options& 
       gpu_{allocator.device()},
       capacity_{gpu_.total_memory()},
       memory_{heap::central_heap::of(allocator).weak_from_this()},
-      folder_{options.folder},
+      folder_{detail::absolute_path(options.folder.empty() ? budget::default_folder()
+                                                           : options.folder)},
       card_{gpu_.uuid() ? budget::card_name(*gpu_.uuid()) : std::string{}},
       period_{options.period},
       patience_{options.patience} {

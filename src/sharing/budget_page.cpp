@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/environment.hpp"
+#include "base/file.hpp"
 
 namespace weir { inline namespace v0 { namespace budget {
 namespace {
@@ -120,7 +121,7 @@ std::string card_name(const std::array<std::uint8_t, 16>& uuid) {
 
 std::string default_folder() {
   const std::string_view chosen = detail::environment_value("WEIR_BUDGET_FOLDER");
-  if (!chosen.empty()) return std::string{chosen};
+  if (!chosen.empty()) return detail::absolute_path(std::string{chosen});
   return "/dev/shm/weir.budget." + std::to_string(::geteuid());
 }
 
@@ -161,6 +162,10 @@ result<budget_share> checked_share(budget_share share, bytes capacity) {
 
 // --- The file ------------------------------------------------------------------------------------
 
+locked_page::~locked_page() {
+  if (file_) ::flock(file_.get(), LOCK_UN);
+}
+
 error locked_page::refusal(errc code, std::string_view reason) const {
   return {.code = code, .detail = path_ + ": " + std::string{reason}};
 }
@@ -178,9 +183,9 @@ result<locked_page> locked_page::open(const std::string& folder, std::string_vie
   if (!within) return opened.refusal(errc::not_found, "nobody has joined");
   const int create = why == purpose::join ? O_CREAT : 0;
   // Not to wait for the other end of a pipe, if it is one.
-  opened.file_ = descriptor{::openat(within.get(), file.c_str(),
-                                     O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | create,
-                                     S_IRUSR | S_IWUSR)};
+  opened.file_ = descriptor{detail::apart(
+      ::openat(within.get(), file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | create,
+               S_IRUSR | S_IWUSR))};
   if (!opened.file_) {
     if (errno == ENOENT) return opened.refusal(errc::not_found, "nobody has joined");
     if (errno == ELOOP || errno == EISDIR || errno == ENXIO)

@@ -96,6 +96,10 @@ class locked_page {
 
   [[nodiscard]] static result<locked_page> open(const std::string& folder, std::string_view card,
                                                 purpose why, bytes capacity = {});
+  /// Gives the lock up, also where a process that was forked meanwhile has the descriptor, too.
+  ~locked_page();
+  locked_page(locked_page&&) noexcept = default;
+  locked_page& operator=(locked_page&&) = delete;
 
   [[nodiscard]] const page& content() const noexcept { return content_; }
   [[nodiscard]] bytes capacity() const noexcept { return bytes{content_.header.capacity}; }

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/file.hpp"
 #include "base/host_memory.hpp"
 #include "sharing/deadline.hpp"
 #include "sharing/message.hpp"
@@ -46,6 +47,8 @@ result<void> request_credentials(int socket) {
 result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
+  if (path.find('\0') != path.npos)
+    return error{.code = errc::invalid_argument, .detail = "a path with a byte 0"};
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
     return error{.code = errc::invalid_argument,
                  .detail = "a path of " + std::to_string(path.size()) + " characters"};
@@ -182,20 +185,30 @@ result<share_listener> share_listener::listen(std::string path) try {
     }
     return system_error("bind");
   }
-  share_listener listener{std::move(socket), std::move(path)};
+  std::string file = detail::absolute_path(path);
+  share_listener listener{std::move(socket), std::move(path), std::move(file)};
   if (::listen(listener.socket_.get(), SOMAXCONN) != 0) return system_error("listen");
   return listener;
 } catch (const std::bad_alloc&) {
   return detail::no_host_memory();
 }
 
-share_listener::share_listener(descriptor socket, std::string path) noexcept
-    : socket_{std::move(socket)}, path_{std::move(path)}, owner_{::getpid()} {}
+share_listener::share_listener(descriptor socket, std::string path, std::string file) noexcept
+    : socket_{std::move(socket)},
+      path_{std::move(path)},
+      file_{std::move(file)},
+      owner_{::getpid()} {
+  const auto made = detail::identity_at(file_).value_or(detail::file_identity{});
+  device_ = made.device;
+  number_ = made.number;
+}
 
 share_listener::~share_listener() { remove(); }
 
 void share_listener::remove() const noexcept {
-  if (socket_ && owner_ == ::getpid()) ::unlink(path_.c_str());
+  if (!socket_ || owner_ != ::getpid()) return;
+  if (detail::identity_at(file_) == detail::file_identity{device_, number_})
+    ::unlink(file_.c_str());
 }
 
 share_listener& share_listener::operator=(share_listener&& other) noexcept {
@@ -203,6 +216,9 @@ share_listener& share_listener::operator=(share_listener&& other) noexcept {
   remove();
   socket_ = std::move(other.socket_);
   path_ = std::move(other.path_);
+  file_ = std::move(other.file_);
+  device_ = other.device_;
+  number_ = other.number_;
   owner_ = other.owner_;
   return *this;
 }

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "base/environment.hpp"
+#include "base/file.hpp"
 #include "weir/base/error.hpp"
 #include "weir/observe/stats.hpp"
 
@@ -119,10 +120,10 @@ inline void wake_up(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-/// Where live pages are: WEIR_LIVE_FOLDER, else /dev/shm. With a slash at its end.
+/// Where live pages are: WEIR_LIVE_FOLDER, else /dev/shm. Absolute, with a slash at its end.
 inline std::string folder() {
   const std::string_view chosen = detail::environment_value("WEIR_LIVE_FOLDER");
-  return chosen.empty() ? "/dev/shm/" : std::string{chosen} + "/";
+  return chosen.empty() ? "/dev/shm/" : detail::absolute_path(std::string{chosen}) + "/";
 }
 
 inline std::string name_of(int process) { return "weir." + std::to_string(process) + "."; }

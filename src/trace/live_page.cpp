@@ -5,9 +5,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <new>
+#include <optional>
+#include <utility>
 
+#include "base/file.hpp"
 #include "base/host_memory.hpp"
 #include "base/process.hpp"
 #include "heap/central_heap.hpp"
@@ -78,43 +82,45 @@ class live_page::publisher {
       return;
     }
     stopping_.store(true);
-    if (thread_.joinable()) {
-      (**mapped_).requests.fetch_add(1);
+    // Again and again: it may be about to sleep. On a page that was cut nothing wakes it.
+    while (thread_.joinable() && !ended_.load()) {
       wake_up((**mapped_).requests);
-      thread_.join();
+      std::this_thread::sleep_for(std::chrono::microseconds{100});
     }
-    if (!path_.empty()) ::unlink(path_.c_str());
+    if (thread_.joinable()) thread_.join();
+    remove();
   }
 
   result<void> start() {
     static std::atomic<int> count{0};
     remove_leftovers();
     // A file without a name, where the file system has them: readers see the page when it is whole.
-    descriptor opened{::open(folder().c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, S_IRUSR | S_IWUSR)};
+    descriptor opened{
+        detail::open_apart(folder(), O_RDWR | O_TMPFILE | O_CLOEXEC, S_IRUSR | S_IWUSR)};
     const bool is_nameless = !opened.empty();
     path_ = path_of(process_, ++count);
     for (int tries = 0; !is_nameless && tries < most_names; ++tries) {
       remove_leftover(path_);  // of a process that had our number and crashed
-      opened = descriptor{::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
-                                 S_IRUSR | S_IWUSR)};
+      opened = descriptor{detail::open_apart(
+          path_, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR)};
       if (opened || errno != EEXIST) break;
       path_ = path_of(process_, ++count);
     }
     if (!opened) return system_error(std::exchange(path_, {}));
     const int file = opened.get();
+    identity_ = detail::identity_of(file).value_or(detail::file_identity{});
     // Allocated now: a page that cannot be had must not become a signal later.
     const int status = ::posix_fallocate(file, 0, sizeof(page));
     errno = status;
     if (status == 0) mapped_ = std::make_unique<mapped_page>(file, PROT_READ | PROT_WRITE);
     if (!mapped_ || !*mapped_) return refuse(is_nameless);
-    page& fresh = **mapped_;
-    fresh.version = page_version;
-    fresh.size = sizeof(page);
-    update(0);
-    fresh.magic = page_magic;  // last: without it no reader reads on
+    if (!write_first(file)) return refuse(is_nameless);
     if (is_nameless && !give_name(file, count)) return refuse(true);
     try {
-      thread_ = std::thread{[this] { run(); }};
+      thread_ = std::thread{[this] {
+        run();
+        ended_.store(true);
+      }};
     } catch (const std::system_error& refusal) {
       return error{.code = errc::system,
                    .detail = std::string{"a live page needs a thread: "} + refusal.what()};
@@ -143,45 +149,99 @@ class live_page::publisher {
     return false;
   }
 
-  /// Takes a snapshot, and puts off the next so that they never take more than their share of time.
-  void update(std::uint32_t request) {
+  /// The page's file, which is written by calls: to touch memory that is mapped there would be a
+  /// SIGBUS once somebody cuts the file. Only the kernel uses the mapping, to find whom to wake.
+  /// Opened each time, as a number that is kept may become another file's. Empty: what has the name
+  /// is no longer our page.
+  [[nodiscard]] descriptor open_page() const {
+    descriptor file{detail::open_apart(path_, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
+    struct stat status {};
+    const bool is_ours = file && detail::identity_of(file.get()) == identity_ &&
+                         ::fstat(file.get(), &status) == 0 &&
+                         status.st_size >= static_cast<off_t>(sizeof(page));
+    return is_ours ? std::move(file) : descriptor{};
+  }
+
+  template <class Value>
+  static bool put(int file, const Value& value, std::size_t offset) noexcept {
+    return ::pwrite(file, &value, sizeof(value), static_cast<off_t>(offset)) ==
+           static_cast<ssize_t>(sizeof(value));
+  }
+
+  void remove() const noexcept {
+    if (!path_.empty() && detail::identity_at(path_) == identity_) ::unlink(path_.c_str());
+  }
+
+  [[nodiscard]] bool write_first(int file) {
+    if (!write_update(file, take(0).value_or(content{}))) return false;
+    constexpr auto size = static_cast<std::uint32_t>(sizeof(page));
+    // The magic last: without it no reader reads on.
+    return put(file, page_version, offsetof(page, version)) &&
+           put(file, size, offsetof(page, size)) && put(file, page_magic, offsetof(page, magic));
+  }
+
+  [[nodiscard]] bool write_update(int file, const content& fresh) noexcept {
+    if (!put(file, sequence_ + 1, offsetof(page, sequence))) return false;
+    std::atomic_thread_fence(std::memory_order_release);
+    if (!put(file, fresh, offsetof(page, text))) return false;
+    std::atomic_thread_fence(std::memory_order_release);
+    sequence_ += 2;
+    return put(file, sequence_, offsetof(page, sequence));
+  }
+
+  /// How often readers have asked; nothing: there is no page any more.
+  [[nodiscard]] std::optional<std::uint32_t> requested() const {
+    const descriptor file = open_page();
+    std::uint32_t requests = 0;
+    const bool is_read = file && ::pread(file.get(), &requests, sizeof(requests),
+                                         offsetof(page, requests)) == sizeof(requests);
+    return is_read ? std::optional{requests} : std::nullopt;
+  }
+
+  /// A snapshot, which puts off the next so that they never take more than their share of time.
+  [[nodiscard]] std::optional<content> take(std::uint32_t request) {
     const auto heap = memory_.lock();
-    if (heap == nullptr) return;
+    if (heap == nullptr) return std::nullopt;
+    std::optional<content> fresh;
     const std::int64_t began = now();
     try {
-      content fresh = take_content(*heap, gpu_);
-      fresh.updates = ++updates_;
-      fresh.answered = request;
-      fresh.time = began;
-      fresh.period = period_.count();
-      fresh.start = start_;
-      fresh.processes = processes_;
-      write(**mapped_, fresh);
+      fresh = take_content(*heap, gpu_);
+      fresh->updates = ++updates_;
+      fresh->answered = request;
+      fresh->time = began;
+      fresh->period = period_.count();
+      fresh->start = start_;
+      fresh->processes = processes_;
     } catch (const std::bad_alloc&) {
       // The page stays as it is; the next update may find memory again.
     }
     const std::int64_t elapsed = now() - began;
     next_ = began + std::clamp(elapsed * pause_factor, period_.count(),
                                std::max(longest_pause, period_.count()));
+    return fresh;
+  }
+
+  void update(std::uint32_t request) {
+    const auto fresh = take(request);
+    if (!fresh) return;
+    if (const descriptor file = open_page()) static_cast<void>(write_update(file.get(), *fresh));
   }
 
   void run() {
-    std::atomic<std::uint32_t>& requests = (**mapped_).requests;
     std::uint32_t answered = 0;
     while (!stopping_.load()) {
-      if (memory_.expired()) {
-        ::unlink(path_.c_str());
-        return;
-      }
-      const std::uint32_t seen = requests.load();
+      if (memory_.expired()) return remove();
+      const auto seen = requested();
+      if (!seen) return;
       const std::int64_t remaining = next_ - now();
-      if (seen == answered) {
-        sleep_on(requests, seen, period_);
+      if (*seen == answered) {
+        sleep_on((**mapped_).requests, *seen, period_);
       } else if (remaining > 0) {
-        sleep_on(requests, seen, std::min(std::chrono::nanoseconds{remaining}, period_));
+        sleep_on((**mapped_).requests, *seen,
+                 std::min(std::chrono::nanoseconds{remaining}, period_));
       } else {
-        update(seen);
-        answered = seen;
+        update(*seen);
+        answered = *seen;
       }
     }
   }
@@ -197,10 +257,13 @@ class live_page::publisher {
   const device gpu_;
   const std::chrono::nanoseconds period_;
   std::string path_;
+  detail::file_identity identity_;
   std::unique_ptr<mapped_page> mapped_;
+  std::uint64_t sequence_ = 0;
   std::uint64_t updates_ = 0;
   std::int64_t next_ = 0;  // when the next snapshot may be taken
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> ended_{false};
   std::thread thread_;
 };
 

@@ -80,6 +80,51 @@ TEST_F(oversized_requests, what_fits_once_caches_are_given_back_is_served) {
   }
 }
 
+TEST_F(oversized_requests, what_caches_make_room_for_is_served_beside_suspended_memory) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const tag weights = tag::named("weights").value();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  void* held = nullptr;
+  {
+    const tag_scope of{weights};
+    held = memory.allocate(1_GiB, stream);
+  }
+  ASSERT_TRUE(memory.suspend(weights, {.contents = suspended_contents::discard}));
+  const auto pool = memory.create_pool("other").value();
+  std::array<void*, 3> cached{};
+  for (void*& each : cached) each = pool.allocate(500_MiB, stream);
+  for (void* const each : cached) memory.deallocate(each, stream);
+  EXPECT_EQ(memory.explain(1500_MiB, stream).other_pools, 1500_MiB);
+  void* const served = memory.try_allocate(1500_MiB, stream).value_or(nullptr);
+  EXPECT_NE(served, nullptr);
+  EXPECT_EQ(pool.stats().reserved.current, 0_B);
+  for (void* const each : {held, served}) memory.deallocate(each, stream);
+}
+
+TEST_F(oversized_requests, what_no_stream_can_bring_is_refused_without_a_wait) {
+  for (const placement_policy policy : compared_policies) {
+    for (const bytes limit : {0_B, 1_GiB}) {
+      SCOPED_TRACE(to_string(policy) + ", limit " + to_string(limit));
+      auto memory = make({.policy = policy, .limit = limit});
+      const auto stream = new_stream();
+      const auto busy = new_stream();
+      const bytes most = limit == bytes{} ? 1900_MiB : 1_GiB;
+      void* const held = memory.allocate(most - 200_MiB, stream);
+      memory.deallocate(memory.allocate(100_MiB, busy), busy);
+      write(busy, held, 1_MiB);
+      {
+        const auto waits_for_ever = hold(busy);
+        for (const bytes size : {1500_MiB, 300_MiB})
+          EXPECT_EQ(code_of(memory.try_allocate(size, stream)), errc::out_of_memory);
+      }
+      EXPECT_TRUE(busy.synchronize());
+      memory.deallocate(held, stream);
+      EXPECT_EQ(check(memory), "");
+    }
+  }
+}
+
 /// A driver that another process asks for 100 MiB whenever weir has asked for memory.
 struct other_process {
   static inline driver::table real;

@@ -139,6 +139,10 @@ class scripted_heap final : public heap::reclaimer {
   result<bool> release_can_help(const placement::request&, order::driver_access&) override {
     return release_helps;
   }
+  result<bool> wait_can_help(const placement::request&, const pool_state&,
+                             order::driver_access&) override {
+    return wait_helps;
+  }
   result<bytes> release_from_others(pool_state&, bytes most, order::driver_access&) override {
     EXPECT_EQ(most, 1536_B);
     let_go("release others");
@@ -179,6 +183,7 @@ class scripted_heap final : public heap::reclaimer {
   bool waits = true;
   bool releases = true;
   bool release_helps = true;
+  bool wait_helps = true;
   heap::callback_answer callbacks;
   bool growth_callbacks = false;
 

@@ -627,6 +627,36 @@ static int closes(void) {
   return 0;
 }
 
+/* Has a file of its own where the standard error output was, and does what is told of. */
+static int own_error(void) {
+  int code, file;
+  close(2);
+  file = open(argument, O_RDWR | O_CREAT | O_TRUNC, 0600);
+  printf("file %d written %d\n", file, (int)write(file, "own", 3));
+  code = pools();
+  printf("size %d\n", (int)lseek(file, 0, SEEK_END));
+  return code;
+}
+
+/* Looks the driver up and leaves its use to processes of its own, as launchers do. */
+static int workers(void) {
+  for (int i = 0; i < 2; ++i) {
+    int status = 0;
+    fflush(stdout);
+    if (fork() == 0) {
+      CUdeviceptr p;
+      begin(0);
+      p = allocate(MIB);
+      printf("holds %d\n", holds(p, MIB, 3));
+      printf("free %d\n", p_cuMemFree(p));
+      exit(0);
+    }
+    wait(&status);
+    printf("status %d\n", status);
+  }
+  return 0;
+}
+
 /* Executes itself once. */
 static int again(void) {
   begin(0);
@@ -662,16 +692,35 @@ static int leave(void) {
 static const struct {
   const char* name;
   int (*run)(void);
-} scenarios[] = {
-    {"basic", basic},       {"many", many},         {"fill", fill},
-    {"ordered", ordered},   {"hazard", hazard},     {"capture", capture},
-    {"pools", pools},       {"crosses", crosses},   {"both", both},
-    {"over", over},         {"captures", captures}, {"reset", reset},
-    {"releases", releases}, {"peers", peers},       {"ipc", ipc},
-    {"threads", threads},   {"forks", forks},       {"child", child},
-    {"runtimes", runtimes}, {"leave", leave},       {"hold", hold},
-    {"gate", gate},         {"closes", closes},     {"again", again},
-    {"unended", unended},   {"resets", resets},     {"unended_thread", unended_thread}};
+} scenarios[] = {{"basic", basic},
+                 {"many", many},
+                 {"fill", fill},
+                 {"ordered", ordered},
+                 {"hazard", hazard},
+                 {"capture", capture},
+                 {"pools", pools},
+                 {"crosses", crosses},
+                 {"both", both},
+                 {"over", over},
+                 {"captures", captures},
+                 {"reset", reset},
+                 {"releases", releases},
+                 {"peers", peers},
+                 {"ipc", ipc},
+                 {"threads", threads},
+                 {"forks", forks},
+                 {"child", child},
+                 {"runtimes", runtimes},
+                 {"leave", leave},
+                 {"hold", hold},
+                 {"gate", gate},
+                 {"closes", closes},
+                 {"again", again},
+                 {"unended", unended},
+                 {"resets", resets},
+                 {"workers", workers},
+                 {"errors", own_error},
+                 {"unended_thread", unended_thread}};
 
 int main(int count, char** words) {
   if (count < 3) return 2;

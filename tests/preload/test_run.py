@@ -146,6 +146,10 @@ class Served(Case):
     def test_fork_and_exec(self):
         self.compare(["forks"])
 
+    def test_workers_that_are_forked_before_the_driver_is_initialized(self):
+        calls = self.compare(["workers"], ways=["dlsym", "linked", "proc2"])
+        self.assertGreater(calls["cuMemCreate"], 0)
+
     def test_a_child_that_does_not_exec(self):
         trace = self.folder / "run.weirtrace"
         self.compare(["child"])
@@ -420,6 +424,26 @@ class Recording(Case):
         self.assertEqual(ran.returncode, 64)
         self.assertIn("is there already, and is left alone", ran.stderr)
         self.assertEqual(trace.read_text(), "mine")
+
+    def test_further_traces_replace_nothing(self):
+        trace = self.folder / "run.weirtrace"
+        other = self.folder / "run.2.weirtrace"
+        other.write_text("mine")
+        self.weir_run(self.program("dlsym", "peers"), "--record", trace)
+        self.assertEqual(other.read_text(), "mine")
+        self.assertEqual(self.events(trace), (1, 1))
+        self.assertEqual(self.events(self.folder / "run.3.weirtrace"), (1, 1))
+
+    def test_a_trace_without_standard_outputs_is_whole(self):
+        trace = self.folder / "run.weirtrace"
+        closing = ["sh", "-c", 'exec 0<&- 1>&- 2>&-; exec "$@"', "sh"]
+        self.start([*closing, arguments.weir, "run", "--record", str(trace), "--", *self.program("dlsym", "pools")])
+        self.assertEqual(self.events(trace), (2, 2))
+
+    def test_nothing_is_told_into_the_programs_own_files(self):
+        own = self.folder / "own"
+        self.compare(["errors", str(own)], ways=["dlsym"])
+        self.assertEqual(own.read_bytes(), b"own")
 
     def test_live(self):
         """weir top sees a program that is run with --live, and its page goes with it."""

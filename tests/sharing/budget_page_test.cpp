@@ -1,8 +1,10 @@
 // The page of a budget: what is refused, and that nothing in it is believed unseen.
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -68,6 +70,27 @@ class budget_page_test : public budget_test {
     expect_refusal(errc::invalid_argument, reason, reason);
   }
 };
+
+TEST_F(budget_page_test, a_page_is_unlocked_though_a_forked_child_has_it_open) {
+  put(sound());
+  int status = -1;
+  pid_t child = -1;
+  {
+    const auto held =
+        budget::locked_page::open(pages.path(), card(), budget::locked_page::purpose::change);
+    ASSERT_TRUE(held);
+    child = ::fork();
+    if (child == 0) {
+      ::pause();
+      ::_exit(0);
+    }
+  }
+  EXPECT_EQ(code_of(budget::locked_page::open(pages.path(), card(),
+                                              budget::locked_page::purpose::change)),
+            std::nullopt);
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+}
 
 TEST_F(budget_page_test, a_sound_page_is_read) {
   put(sound());

@@ -19,6 +19,10 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "sharing/sharing_fixture.hpp"
@@ -342,6 +346,57 @@ TEST(channels, need_a_path_that_the_system_can_take) {
 }
 
 // Whoever could connect could ask for memory.
+TEST(listeners, remove_their_own_file_and_no_other) {
+  const scratch_folder folder;
+  const std::string path = folder.path("socket");
+  {
+    const auto replaced = share_listener::listen(path).value();
+    ASSERT_EQ(::unlink(path.c_str()), 0);
+    const auto another = share_listener::listen(path).value();
+    { const auto gone = share_listener::listen(folder.path("other")).value(); }
+    EXPECT_EQ(folder.files(), 1u);
+    {
+      auto assigned = share_listener::listen(folder.path("other")).value();
+      assigned = share_listener::listen(folder.path("third")).value();
+      EXPECT_EQ(folder.files(), 2u);
+    }
+  }
+  EXPECT_EQ(folder.files(), 0u) << "of the second listener";
+  {
+    const auto listener = share_listener::listen(path).value();
+    ASSERT_EQ(::rename(path.c_str(), folder.path("moved").c_str()), 0);
+    std::ofstream{path} << "precious";
+  }
+  EXPECT_EQ(folder.files(), 2u);
+}
+
+TEST(listeners, remove_their_file_where_the_program_has_changed_its_folder) {
+  const scratch_folder folder;
+  const scratch_folder other;
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path(""));
+  {
+    const auto listener = share_listener::listen("socket").value();
+    EXPECT_EQ(listener.path(), "socket");
+    std::filesystem::current_path(other.path(""));
+    std::ofstream{"socket"} << "precious";
+  }
+  std::filesystem::current_path(before);
+  EXPECT_EQ(folder.files(), 0u);
+  EXPECT_EQ(other.files(), 1u);
+}
+
+TEST(listeners, take_paths_and_no_other_names) {
+  const scratch_folder folder;
+  using namespace std::string_literals;
+  for (const std::string& name : {folder.path("a\0b"s), "\0abstract"s}) {
+    EXPECT_EQ(reason_of(share_listener::listen(name)), "invalid_argument: a path with a byte 0");
+    EXPECT_EQ(reason_of(share_channel::connect(name, 1s)),
+              "invalid_argument: a path with a byte 0");
+  }
+  EXPECT_EQ(folder.files(), 0u);
+}
+
 TEST(channels, of_a_listener_are_its_users_alone) {
   const std::string path = path_of("mode");
   for (const mode_t mask : {0000, 0022, 0077}) {

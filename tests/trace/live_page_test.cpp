@@ -524,6 +524,26 @@ TEST_F(live_page_tests, end_at_once) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{5});
 }
 
+TEST_F(live_page_tests, that_are_cut_end_no_program) {
+  auto memory = caching_allocator::create(gpu_).value();
+  const auto page = live_page::publish(memory, {.period = std::chrono::milliseconds{10}}).value();
+  ASSERT_EQ(::truncate(page->path().c_str(), 0), 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds{50});
+  EXPECT_EQ(testing_support::read_bytes(page->path()), "");
+}
+
+TEST_F(live_page_tests, leave_alone_what_has_taken_their_name) {
+  auto memory = caching_allocator::create(gpu_).value();
+  auto page = live_page::publish(memory, {.period = std::chrono::milliseconds{10}}).value();
+  const std::string path = page->path();
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  testing_support::write_bytes(path, "of somebody else");
+  std::this_thread::sleep_for(std::chrono::milliseconds{50});
+  page.reset();
+  EXPECT_EQ(testing_support::read_bytes(path), "of somebody else");
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+}
+
 TEST_F(live_page_tests, are_their_parents_after_a_fork) {
   if (testing_support::with_thread_sanitizer) {
     GTEST_SKIP() << "ThreadSanitizer does not know the parent's threads in a child";

@@ -145,6 +145,62 @@ TEST(record_option, works_through_the_environment_alone) {
   expect_recorded(folder.path(second), 9000);
 }
 
+TEST(record_option, of_the_environment_replaces_no_file) {
+  const scratch_folder folder;
+  for (int run = 0; run < 2; ++run)
+    EXPECT_EQ(in_child([&] {
+                setenv("WEIR_RECORD", folder.path("run.weirtrace").c_str(), 1);
+                return allocate_twice({});
+              }).status,
+              0);
+  EXPECT_THAT(files_in(folder), ElementsAre("run.2.weirtrace", "run.3.weirtrace", "run.4.weirtrace",
+                                            "run.weirtrace"));
+  expect_recorded(folder.path("run.weirtrace"), 5000);
+  expect_recorded(folder.path("run.2.weirtrace"), 9000);
+  expect_recorded(folder.path("run.3.weirtrace"), 5000);
+}
+
+TEST(record_option, of_the_program_replaces_the_file_that_it_names_and_no_other) {
+  const scratch_folder folder;
+  allocator_options settings;
+  settings.record = folder.path("run.weirtrace");
+  write_bytes(folder.path("run.weirtrace"), "old");
+  write_bytes(folder.path("run.2.weirtrace"), "of somebody else");
+  EXPECT_EQ(in_child([&] { return allocate_twice(settings); }).status, 0);
+  expect_recorded(folder.path("run.weirtrace"), 5000);
+  expect_recorded(folder.path("run.3.weirtrace"), 9000);
+  EXPECT_EQ(read_bytes(folder.path("run.2.weirtrace")), "of somebody else");
+}
+
+TEST(record_option, means_the_folder_in_which_the_program_was_then) {
+  const scratch_folder folder;
+  const scratch_folder other;
+  EXPECT_EQ(in_child([&] {
+              std::filesystem::current_path(folder.path(""));
+              setenv("WEIR_RECORD", "run.weirtrace", 1);
+              const auto machine = open_small_machine();
+              auto memory = caching_allocator::create(machine->device(device_id{0}).value());
+              std::filesystem::current_path(other.path(""));
+              return memory ? 0 : 1;
+            }).status,
+            0);
+  EXPECT_THAT(files_in(folder), ElementsAre("run.weirtrace"));
+  EXPECT_THAT(files_in(other), IsEmpty());
+}
+
+TEST(record_option, never_takes_the_number_of_a_standard_output) {
+  const scratch_folder folder;
+  EXPECT_EQ(in_child([&] {
+              for (const int each : {0, 1, 2}) ::close(each);
+              setenv("WEIR_RECORD", folder.path("run.weirtrace").c_str(), 1);
+              const auto machine = open_small_machine();
+              auto memory = caching_allocator::create(machine->device(device_id{0}).value());
+              return memory && ::write(2, "x", 1) < 0 && ::write(1, "x", 1) < 0 ? 0 : 1;
+            }).status,
+            0);
+  EXPECT_FALSE(read_trace(folder.path("run.weirtrace")).value().damage);
+}
+
 TEST(record_option, is_off_in_the_environment_where_it_says_so) {
   const scratch_folder folder;
   for (const char* const value : {"off", ""}) {

@@ -49,7 +49,7 @@ class WEIR_API share_channel {
   [[nodiscard]] static result<std::pair<share_channel, share_channel>> pair();
   /// An end that was inherited or received. invalid_argument: no such socket.
   [[nodiscard]] static result<share_channel> adopt(descriptor end);
-  /// To a share_listener. not_found: nobody listens there.
+  /// To a share_listener. not_found: nobody listens there; invalid_argument: the path is none.
   [[nodiscard]] static result<share_channel> connect(const std::string& path, timeout limit);
 
   explicit operator bool() const noexcept { return static_cast<bool>(end_); }
@@ -73,11 +73,12 @@ class WEIR_API share_channel {
   descriptor end_;
 };
 
-/// A path that other processes of the same user connect to; the file goes with this object.
-/// One thread at a time.
+/// A path that other processes of the same user connect to. The file goes with this object, unless
+/// something else has its name by then. One thread at a time.
 class WEIR_API share_listener {
  public:
-  /// invalid_argument: the path is empty or too long; not_permitted: something is there already.
+  /// invalid_argument: the path is empty, too long or has a byte 0; not_permitted: something is
+  /// there already.
   [[nodiscard]] static result<share_listener> listen(std::string path);
   ~share_listener();
   share_listener(share_listener&& other) noexcept = default;
@@ -88,12 +89,15 @@ class WEIR_API share_listener {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
-  share_listener(descriptor socket, std::string path) noexcept;
+  share_listener(descriptor socket, std::string path, std::string file) noexcept;
   /// Removes the socket's file, but not in a forked child: there it is the parent's.
   void remove() const noexcept;
 
   descriptor socket_;
   std::string path_;
+  std::string file_;  // the same, absolute
+  dev_t device_ = 0;  // of the file
+  ino_t number_ = 0;
   int owner_;  // the process that listens
 };
 
