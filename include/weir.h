@@ -503,6 +503,11 @@ typedef struct weir_callback weir_callback;
 WEIR_C_API weir_error weir_allocator_on_out_of_memory(weir_allocator* allocator,
                                                       weir_reclaim_callback callback, void* context,
                                                       weir_callback** registration);
+/* The same before a request takes memory from the driver, at most once for each, so that memory
+ * which the callback can free at once is used first. What it answers does not matter. */
+WEIR_C_API weir_error weir_allocator_before_growth(weir_allocator* allocator,
+                                                   weir_reclaim_callback callback, void* context,
+                                                   weir_callback** registration);
 /* Ends the registration. A call of it that had begun on another thread may still be running. */
 WEIR_C_API weir_error weir_callback_close(weir_callback* registration);
 

@@ -494,6 +494,21 @@ class Memory(Case):
         self.assertEqual(len(sizes), 1)  # not registered any more
         del block
 
+    def test_a_callback_is_asked_before_memory_is_taken_from_the_driver(self):
+        held = [self.memory.allocate(40 * MIB, self.stream)]
+        address, sizes = held[0].ptr, []
+
+        def give(needed):
+            sizes.append(needed)
+            held.clear()
+
+        with self.memory.before_growth(give):
+            block = self.memory.allocate(40 * MIB, self.stream)
+        self.assertEqual((block.ptr, sizes), (address, [40 * MIB]))
+        more = self.memory.allocate(80 * MIB, self.stream)
+        self.assertEqual(len(sizes), 1)  # not registered any more
+        del block, more
+
     @staticmethod
     def as_the_library(registration):
         number = registration._number

@@ -325,6 +325,7 @@ weir_error weir_allocator_set_limit_fraction(weir_allocator* allocator, double o
 weir_error weir_allocator_get_limit(weir_allocator* allocator, uint64_t* most);
 weir_error weir_allocator_set_tag_limit(weir_allocator* allocator, uint32_t tag, uint64_t most);
 weir_error weir_allocator_on_out_of_memory(weir_allocator* allocator, weir_reclaim_callback callback, void* context, weir_callback** registration);
+weir_error weir_allocator_before_growth(weir_allocator* allocator, weir_reclaim_callback callback, void* context, weir_callback** registration);
 weir_error weir_callback_close(weir_callback* registration);
 weir_error weir_allocator_set_out_of_memory_handler(weir_allocator* allocator, weir_out_of_memory_handler handler, void* context);
 weir_error weir_pool_create(weir_allocator* allocator, const char* name, uint32_t flags, weir_pool** pool);

@@ -239,7 +239,12 @@ class Allocator(Memory, close="weir_allocator_close"):
         """`callback(needed)` is asked to free something before a request fails, and says whether it
         did. It stays as long as the object that this returns is not closed or forgotten. What it raises
         goes to sys.excepthook and counts as nothing freed."""
-        return Reclaim(self, callback)
+        return Reclaim(self, callback, lib.weir_allocator_on_out_of_memory)
+
+    def before_growth(self, callback: Callable[[int], object]) -> "Reclaim":
+        """`callback(needed)` is asked before a request takes memory from the driver, at most once for each, so
+        that memory which it can free at once is used first. It stays registered as with on_out_of_memory()."""
+        return Reclaim(self, callback, lib.weir_allocator_before_growth)
 
     # --- Suspended memory -------------------------------------------------------------------------
 
@@ -365,16 +370,16 @@ class Allocator(Memory, close="weir_allocator_close"):
 
 
 class Reclaim(Owned, close="weir_callback_close"):
-    """Keeps a callback of Allocator.on_out_of_memory() registered."""
+    """Keeps a callback of Allocator.on_out_of_memory() or before_growth() registered."""
 
-    def __init__(self, allocator: Allocator, callback: Callable[[int], bool]) -> None:
-        self._callback: Optional[Callable[[int], bool]] = callback
+    def __init__(self, allocator: Allocator, callback: Callable[[int], object], register: Any) -> None:
+        self._callback: Optional[Callable[[int], object]] = callback
         # A call may have begun on another thread when the registration ends. So the library knows one function
         # that stays for good, and a number that is never used twice.
         self._number = next(_numbers)
         _reclaims[self._number] = self
         _callbacks.register(self)
-        self._own(_native.new(lib.weir_allocator_on_out_of_memory, allocator._handle, _reclaim, self._number))
+        self._own(_native.new(register, allocator._handle, _reclaim, self._number))
 
     def _ask(self, needed: int) -> int:
         callback = self._callback

@@ -91,6 +91,22 @@ template <class Answer, class Action>
   return {home.legacy.device(), static_cast<CUstream_st*>(native)};
 }
 
+template <class Register>
+weir_error register_callback(weir_allocator* allocator, weir_reclaim_callback callback,
+                             void* context, weir_callback** registration, Register add) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(owner, find(allocator));
+    WEIR_NEEDS(callback);
+    WEIR_NEEDS(registration);
+    auto object = std::make_shared<callback_object>();
+    object->registered = (owner->memory.*add)(
+        [callback, context](bytes needed) { return callback(context, needed.count()) != 0; });
+    WEIR_TRY_VALUE(handle, hand_out_handle<weir_callback>(std::move(object)));
+    *registration = handle;
+    return {};
+  });
+}
+
 }  // namespace
 }}}  // namespace weir::v0::capi
 
@@ -233,17 +249,14 @@ weir_error weir_allocator_set_out_of_memory_handler(weir_allocator* allocator,
 weir_error weir_allocator_on_out_of_memory(weir_allocator* allocator,
                                            weir_reclaim_callback callback, void* context,
                                            weir_callback** registration) {
-  return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(owner, find(allocator));
-    WEIR_NEEDS(callback);
-    WEIR_NEEDS(registration);
-    auto object = std::make_shared<callback_object>();
-    object->registered = owner->memory.on_out_of_memory(
-        [callback, context](bytes needed) { return callback(context, needed.count()) != 0; });
-    WEIR_TRY_VALUE(handle, hand_out_handle<weir_callback>(std::move(object)));
-    *registration = handle;
-    return {};
-  });
+  return register_callback(allocator, callback, context, registration,
+                           &caching_allocator::on_out_of_memory);
+}
+
+weir_error weir_allocator_before_growth(weir_allocator* allocator, weir_reclaim_callback callback,
+                                        void* context, weir_callback** registration) {
+  return register_callback(allocator, callback, context, registration,
+                           &caching_allocator::before_growth);
 }
 
 weir_error weir_callback_close(weir_callback* registration) {

@@ -339,6 +339,9 @@ TEST_F(c_arguments, are_an_allocator_where_one_is_needed) {
       WEIR_HANDLE_ROW(
           allocator, "allocator",
           weir_allocator_on_out_of_memory(bad, reclaim, nullptr, handle_out<weir_callback>())),
+      WEIR_HANDLE_ROW(
+          allocator, "allocator",
+          weir_allocator_before_growth(bad, reclaim, nullptr, handle_out<weir_callback>())),
       WEIR_HANDLE_ROW(allocator, "allocator",
                       weir_allocator_set_out_of_memory_handler(bad, give_up, nullptr)),
       WEIR_HANDLE_ROW(allocator, "allocator",
@@ -612,6 +615,12 @@ TEST_F(c_arguments, that_are_written_through_must_not_be_null) {
        }},
       {"registration",
        [&] { return weir_allocator_on_out_of_memory(memory, reclaim, nullptr, nullptr); }},
+      {"callback",
+       [&] {
+         return weir_allocator_before_growth(memory, nullptr, nullptr, handle_out<weir_callback>());
+       }},
+      {"registration",
+       [&] { return weir_allocator_before_growth(memory, reclaim, nullptr, nullptr); }},
       {"name", [&] { return weir_pool_create(memory, nullptr, 0, handle_out<weir_pool>()); }},
       {"pool", [&] { return weir_pool_create(memory, "x", 0, nullptr); }},
       {"name",

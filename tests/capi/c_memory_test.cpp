@@ -285,6 +285,34 @@ TEST_F(c_allocators, call_who_may_free_something_first) {
   EXPECT_OK(weir_allocator_free(memory, p));
 }
 
+TEST_F(c_allocators, ask_a_callback_before_they_take_memory_from_the_driver) {
+  struct holder {
+    weir_allocator* memory;
+    void* held;
+    int calls;
+    std::uint64_t needed;
+  } keeps{memory, allocate(32 * mib, stream), 0, 0};
+  const weir_reclaim_callback callback = [](void* context, std::uint64_t needed) -> std::int32_t {
+    auto& by = *static_cast<holder*>(context);
+    ++by.calls;
+    by.needed = needed;
+    if (by.held != nullptr) EXPECT_OK(weir_allocator_free(by.memory, std::exchange(by.held, {})));
+    return 0;
+  };
+  weir_callback* registration = nullptr;
+  ASSERT_OK(weir_allocator_before_growth(memory, callback, &keeps, &registration));
+  void* const held = keeps.held;
+  void* const p = allocate(32 * mib, stream);
+  EXPECT_EQ(keeps.calls, 1);
+  EXPECT_EQ(keeps.needed, 32 * mib);
+  EXPECT_EQ(p, held) << "what the callback freed is used instead of new memory";
+  EXPECT_OK(weir_callback_close(registration));
+  void* const q = allocate(64 * mib, stream);
+  EXPECT_EQ(keeps.calls, 1);
+  EXPECT_OK(weir_allocator_free(memory, p));
+  EXPECT_OK(weir_allocator_free(memory, q));
+}
+
 // The heap sees frees by itself; what else makes room it has to be told.
 TEST_F(c_allocators, take_the_word_of_who_made_room) {
   struct raiser {
