@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <utility>
 
 #include "c_fixture.hpp"
 #include "support/scratch.hpp"
