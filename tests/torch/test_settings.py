@@ -171,6 +171,7 @@ class Keys(SettingsTest):
         self.assertIn("garbage_collection_threshold:0.75", settings["PYTORCH_CUDA_ALLOC_CONF"])
 
     @unittest.skipUnless(support.WEIR, "weir's own words")
+    @unittest.skipUnless(hasattr(torch._C, "_accelerator_setAllocatorSettings"), "before 2.10 nobody tells")
     def test_memory_that_is_mapped_is_said_to_be(self):
         for policy, said in (("balanced", "True"), ("classic", "False")):
             done = run_program("""
