@@ -1,6 +1,7 @@
 // The recorder: everything that happened is in the file, in an order that can have been.
 #include "weir/trace/recorder.hpp"
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -751,22 +753,34 @@ TEST_F(recorder_test, needs_a_thread_and_says_so) {
   EXPECT_EQ(folder_.files(), 0u) << "nothing is left behind";
 }
 
-/// Runs at the end of its thread, after the recorder's own part of it, where it was made before the
-/// thread's first event.
 struct late_work {
   std::function<void()> run;
-  ~late_work() {
-    if (run) run();
-  }
+  bool is_last_round = false;
 };
+pthread_key_t late_work_key{};
+
+/// Runs at the end of the thread, after the recorder's own part of it: in another round of what
+/// keys have to do.
+void at_the_very_end(std::function<void()> run) {
+  static const int created = pthread_key_create(&late_work_key, [](void* value) {
+    auto* const work = static_cast<late_work*>(value);
+    if (std::exchange(work->is_last_round, true)) {
+      work->run();
+      delete work;
+    } else {
+      pthread_setspecific(late_work_key, work);
+    }
+  });
+  ASSERT_EQ(created, 0);
+  ASSERT_EQ(pthread_setspecific(late_work_key, new late_work{std::move(run)}), 0);
+}
 
 TEST_F(recorder_test, hears_what_threads_do_at_their_very_end) {
   auto recorder = weir::recorder::start(path()).value();
   std::uint64_t thread_id = 0;
   std::thread{[&] {
     thread_id = static_cast<std::uint64_t>(gettid());
-    thread_local late_work last;
-    last.run = [&] { recorder->on_event(block(memory_event_kind::deallocate, 512)); };
+    at_the_very_end([&] { recorder->on_event(block(memory_event_kind::deallocate, 512)); });
     recorder->on_event(block(memory_event_kind::allocate, 512));
   }}.join();
   const auto read = stop_and_read(*recorder);
@@ -799,10 +813,9 @@ TEST_F(recorder_test, goes_on_while_a_thread_at_its_very_end_waits_for_room) {
   // The writer is in the midst of a turn.
   std::atomic<std::uint64_t> late_events{0};
   std::thread ending{[&] {
-    thread_local late_work last;
-    last.run = [&] {
+    at_the_very_end([&] {
       for (; late_events < 17; ++late_events) add(19 + late_events);
-    };
+    });
     add(18);
   }};
   while (late_events < 16) std::this_thread::yield();
