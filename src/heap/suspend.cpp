@@ -149,8 +149,10 @@ result<void> central_heap::await_residence(pool_state& pool, std::uint64_t neede
     }
     const bool comes_back = pool.requests == suspended_requests::resume;
     if (comes_back && away) {
-      if (!could_fit(pool, needed))
-        return error{.code = errc::out_of_memory, .requested = bytes{needed}};
+      if (!could_fit(pool, needed)) {
+        const std::uint64_t missing = std::max(needed, pool.suspended_bytes());
+        return error{.code = errc::out_of_memory, .requested = bytes{missing}};
+      }
       WEIR_TRY(resume_pools({&pool}, {}));
     } else if (!comes_back || !take_back(pool.id)) {
       WEIR_TRY(await_move());
