@@ -296,15 +296,22 @@ TEST_F(file_writer_test, keeps_a_file_that_appeared_in_the_meantime) {
               ElementsAre(std::pair{frame_kind::events, 2}, std::pair{frame_kind::end, 1}));
 }
 
-TEST_F(file_writer_test, may_have_any_descriptor) {
+TEST_F(file_writer_test, leaves_the_standard_descriptors_to_the_program) {
   const without_input freed;
-  const auto is_open = [] { return ::fcntl(STDIN_FILENO, F_GETFD) >= 0; };
+  const auto is_input_open = [] { return ::fcntl(STDIN_FILENO, F_GETFD) >= 0; };
+  const auto next = [] {
+    const int number = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    ::close(number);
+    return number;
+  };
+  const int before = next();
   {
     auto file = writer();
-    EXPECT_TRUE(is_open());
+    EXPECT_FALSE(is_input_open());
+    EXPECT_NE(next(), before);
     ASSERT_TRUE(file.write_events(events_, {}));
     ASSERT_TRUE(file.finish());
-    EXPECT_FALSE(is_open());
+    EXPECT_EQ(next(), before);
   }
   EXPECT_THAT(frames(folder_.path("a")),
               ElementsAre(std::pair{frame_kind::events, 2}, std::pair{frame_kind::end, 1}));
@@ -312,15 +319,16 @@ TEST_F(file_writer_test, may_have_any_descriptor) {
   {
     auto file = writer();
     file.abandon();
-    EXPECT_FALSE(is_open());
+    EXPECT_EQ(next(), before);
     EXPECT_EQ(folder_.files(), 1u);
   }
   {
     auto file = writer();
     const trace::file_writer moved{std::move(file)};
-    EXPECT_TRUE(is_open());
+    EXPECT_NE(next(), before);
   }
-  EXPECT_FALSE(is_open());
+  EXPECT_EQ(next(), before);
+  EXPECT_FALSE(is_input_open());
   EXPECT_EQ(folder_.files(), 1u);
 }
 
