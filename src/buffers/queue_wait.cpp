@@ -14,6 +14,11 @@ error outside_of_the_capture() {
           .detail = "a captured stream cannot wait for work outside of its capture"};
 }
 
+error joined_by_the_legacy_stream() {
+  return {.code = errc::capture_forbidden,
+          .detail = "the legacy stream cannot wait for work of a capture"};
+}
+
 }  // namespace
 
 result<void> queue_wait(const stream_ref& later, const stream_ref& earlier) {
@@ -24,6 +29,7 @@ result<void> queue_wait(const stream_ref& later, const stream_ref& earlier) {
     const context_scope there{later.device()};
     WEIR_TRY_VALUE(to, pools::capture_of(later, there));
     if (to && from != to) return outside_of_the_capture();
+    if (from && later.is_legacy()) return joined_by_the_legacy_stream();
   }
   WEIR_TRY_VALUE(mark, event::create(earlier.device()));
   if (from) {

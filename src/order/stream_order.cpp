@@ -50,9 +50,11 @@ result<stream_slot> stream_order::slot_of(const stream_ref& stream, const contex
   if (stream.device() != device_) return errc::bad_stream;
   auto asked = stream.id(bound);
   if (!asked) {
-    // A stream that is being captured cannot be asked; its handle cannot have changed hands since.
+    // A stream that is being captured cannot be asked. Its handle is the one we know, unless that
+    // one's end was told: then the driver may have given the handle to another.
     const auto known = by_handle_.find(stream.handle());
-    if (asked.code() == errc::capture_forbidden && known != by_handle_.end()) return known->second;
+    const bool is_known = known != by_handle_.end() && !gone(known->second);
+    if (asked.code() == errc::capture_forbidden && is_known) return known->second;
     return std::move(asked).error();
   }
   return meet(stream, *asked);
@@ -173,16 +175,18 @@ void stream_order::set_lost(entry& stream) noexcept {
 
 void stream_order::lose(stream_slot slot) noexcept { set_lost(entries_[slot]); }
 
-bool stream_order::still_there(entry& stream, const context_scope& bound) {
+result<bool> stream_order::still_there(entry& stream, const context_scope& bound) {
   const stream_ref there{device_, stream.handle};
   // Of a registered stream's end weir is told before. To ask for its id would do harm: a capture
   // that takes the stream in that moment would be spoiled.
   if (stream.registered || there.is_legacy()) return true;
   const auto id = there.id(bound);
-  const bool same = id ? *id == stream.id : !says_gone(id.error());
+  if (id && *id == stream.id) return true;
+  if (!id && id.code() == errc::capture_forbidden) return false;
+  if (!id && !says_gone(id.error())) return id.error();
   // The per-thread handle means another stream on every thread: ours is there, but not from here.
-  if (!same && !there.is_per_thread()) set_lost(stream);
-  return same;
+  if (!there.is_per_thread()) set_lost(stream);
+  return false;
 }
 
 bool stream_order::may_mark_legacy(stream_slot slot) const noexcept {

@@ -328,7 +328,7 @@ class stream_order {
   /// completed yet.
   void lose_unknown() noexcept;
   /// Whether the handle still is the stream we knew; marks it lost if not.
-  [[nodiscard]] bool still_there(entry& stream, const context_scope& bound);
+  [[nodiscard]] result<bool> still_there(entry& stream, const context_scope& bound);
   result<bool> poll_stream(entry& stream, const context_scope& bound);
   /// Whether all streams can be made to wait now, the waiter first of all.
   [[nodiscard]] result<bool> all_can_wait(stream_slot waiter, const context_scope& bound);

@@ -50,8 +50,10 @@ result<std::shared_ptr<block_cache>> block_cache::create(weir::device device, bl
   return guarded([&]() -> result<std::shared_ptr<block_cache>> {
     auto cache = std::make_shared<block_cache>(device, std::move(source), std::move(limits));
     if (cache->home_->forked()) return detail::fork_error();
-    WEIR_TRY_VALUE(legacy, stream_ref::legacy(device).id());
-    cache->legacy_stream_ = legacy;
+    const auto legacy = stream_ref::legacy(device).id();
+    // Beside a capture the legacy stream cannot be asked: then whoever names it first asks.
+    if (!legacy && legacy.code() != errc::capture_forbidden) return legacy.error();
+    if (legacy) cache->legacy_stream_ = *legacy;
     cache->ends_.listen_on(device);
     return cache;
   });
@@ -81,6 +83,7 @@ result<stream_slot> block_cache::slot_of(const stream_ref& stream, driver_access
     reason.code = errc::bad_stream;
     return reason;
   }
+  if (slot && stream.is_legacy()) legacy_stream_ = order_.id(*slot);
   return slot;
 }
 

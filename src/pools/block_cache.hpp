@@ -202,7 +202,7 @@ class block_cache final : public memory_home, private detail::stream_listener {
   const weir::device device_;
   const std::shared_ptr<detail::device_state> home_;
   const block_source source_;
-  stream_id legacy_stream_{};  // fixed in create()
+  stream_id legacy_stream_{};  // 0: not asked yet
   stream_ends ends_{*this};
 
   mutable detail::mutex mutex_;

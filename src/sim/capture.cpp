@@ -293,6 +293,22 @@ CUresult graph_set::wait_external(const std::shared_ptr<stream_state>& stream,
 
 // --- Memory -------------------------------------------------------------------------------------
 
+namespace {
+
+/// "The allocation node records the peer accessibility of the allocating pool at the time of the
+/// capture" (Programming Guide, graph memory nodes).
+std::vector<CUmemAccessDesc> rights_now(const pool& source, std::size_t devices) {
+  std::vector<CUmemAccessDesc> found;
+  for (int device = 0; device < static_cast<int>(devices); ++device) {
+    const CUmemAccess_flags flags = source.granted(device);
+    if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+      found.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, device}, flags});
+  }
+  return found;
+}
+
+}  // namespace
+
 CUresult graph_set::capture_alloc(const std::shared_ptr<stream_state>& stream, std::size_t bytes,
                                   CUmemoryPool pool, CUdeviceptr* address) {
   capture& active = *stream->capturing;
@@ -300,10 +316,12 @@ CUresult graph_set::capture_alloc(const std::shared_ptr<stream_state>& stream, s
   const auto* const source = machine_.pools->find(pool);
   const int device = source == nullptr ? stream->device : source->device();
   if (bytes == 0 || device < 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto rights = source == nullptr ? std::vector<CUmemAccessDesc>{}
+                                        : rights_now(*source, machine_.devices.size());
   std::vector<CUgraphNode>& next = active.at(*stream).next;
   CUgraphNode node = nullptr;
   const CUresult answer =
-      add_allocation(*active.building, places_of(next), device, bytes, {}, &node, address);
+      add_allocation(*active.building, places_of(next), device, bytes, rights, &node, address);
   if (answer == CUDA_SUCCESS) next = {node};
   return answer;
 }

@@ -206,6 +206,19 @@ TEST_F(buffer_streams, AHandOverAcrossTheBorderOfACaptureIsRefused) {
   EXPECT_EQ(capture.end(), 0u);
 }
 
+TEST_F(buffer_streams, TheLegacyStreamDoesNotJoinACapture) {
+  const auto captured = make_stream();
+  const stream_ref legacy = stream_ref::legacy(gpu());
+  const any_resource memory = bin_pool::create(gpu()).value();
+  auto inside = device_buffer::create(memory, size_each, captured).value();
+  auto outside = device_buffer::create(memory, size_each, legacy).value();
+  checked_capture capture{captured};
+  EXPECT_EQ(code_of(inside.hand_over(legacy)), errc::capture_forbidden);
+  EXPECT_EQ(code_of(outside.record_stream(captured)), errc::capture_forbidden);
+  EXPECT_EQ(code_of(copy_between(outside, {}, inside, {}, size_each)), errc::capture_forbidden);
+  EXPECT_EQ(capture.end(), 0u);
+}
+
 TEST_F(buffer_streams, NothingIsQueuedOnTheLegacyStreamBesideACapture) {
   const foreign_stream captured{gpu(), driver::CU_STREAM_DEFAULT};
   const stream_ref legacy = stream_ref::legacy(gpu());

@@ -567,6 +567,22 @@ TEST_F(StreamOrderMarks, a_stranger_is_asked_whether_it_is_captured_only_when_it
   destroy(foreign);
 }
 
+TEST_F(StreamOrderMarks, a_captured_stream_is_not_taken_for_one_that_ended_with_its_handle) {
+  stream_order order{gpu};
+  const driver::CUstream foreign = make_driver_stream();
+  const stream_slot slot = order.slot_of({gpu, foreign}, bound).value();
+  begin_capture(foreign);
+  EXPECT_EQ(order.slot_of({gpu, foreign}, bound).value(), slot);
+  end_capture(foreign);
+  ASSERT_TRUE(order.end_stream(slot, bound));
+  begin_capture(foreign);
+  const auto refused = order.slot_of({gpu, foreign}, bound);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), errc::capture_forbidden);
+  end_capture(foreign);
+  destroy(foreign);
+}
+
 TEST_F(StreamOrderMarks, a_stream_that_is_gone_is_not_asked_whether_it_is_captured) {
   stream_order order{gpu};
   static_cast<void>(order.slot_of(one, bound).value());

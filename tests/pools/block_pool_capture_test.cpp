@@ -143,6 +143,59 @@ TEST_F(block_pool_capture_test, ACapturedPerThreadStreamThatWasMetFreesAndIsReco
   check(pinned_pool::create(gpu()).value());
 }
 
+TEST_F(block_pool_capture_test, AStreamWithTheHandleOfOneThatEndedIsAnotherStream) {
+  const auto check = [&](auto pool) {
+    std::optional<foreign_stream> ended{gpu()};
+    driver::CUstream const handle = ended->ref().handle();
+    pool.deallocate(pool.allocate(1_MiB, *ended), *ended);
+    ASSERT_TRUE(pool.release_stream(*ended));
+    ended.reset();
+    const foreign_stream next{gpu()};
+    ASSERT_EQ(next.ref().handle(), handle) << "the driver gives it out again";
+
+    const auto other = new_stream();
+    void* const p = pool.allocate(2_MiB, other);
+    {
+      const checked_capture capture{next, driver::CU_STREAM_CAPTURE_MODE_RELAXED};
+      EXPECT_EQ(code_of(pool.record_stream(p, next)), errc::capture_forbidden);
+      EXPECT_EQ(code_of(pool.try_allocate(1_MiB, next)), errc::capture_forbidden);
+      EXPECT_EQ(code_of(pool.try_deallocate(p, next)), errc::capture_forbidden);
+    }
+    ASSERT_TRUE(pool.record_stream(p, next));
+    read(next, p, 2_MiB);
+    {
+      const checked_capture capture{next, driver::CU_STREAM_CAPTURE_MODE_RELAXED};
+      EXPECT_TRUE(pool.record_stream(p, next)) << "it is known by now";
+      pool.deallocate(p, other);
+    }
+    EXPECT_NE(pool.allocate(2_MiB, other), p) << "its work is waited for";
+    EXPECT_TRUE(pool.close());
+  };
+  check(bin_pool::create(gpu()).value());
+  check(pinned_pool::create(gpu()).value());
+  static_cast<void>(heard.take());  // what was live
+}
+
+TEST_F(block_pool_capture_test, APoolMadeBesideTheCaptureOfABlockingStreamServesOtherStreams) {
+  const auto other = new_stream();
+  const stream_ref legacy = stream_ref::legacy(gpu());
+  const foreign_stream captured{gpu(), driver::CU_STREAM_DEFAULT};
+  std::optional<checked_capture> capture{captured};
+  const auto bins = bin_pool::create(gpu());
+  const auto pinned = pinned_pool::create(gpu());
+  const auto buffers = buffer_pool::create().value();
+  ASSERT_TRUE(bins && pinned);
+  EXPECT_TRUE(buffers.take(1_MiB, other));
+  EXPECT_EQ(code_of(bins->try_allocate(1_MiB, legacy)), errc::capture_forbidden);
+  bins->deallocate(bins->allocate(1_MiB, other), other);
+  pinned->deallocate(pinned->allocate(1_MiB, other), other);
+  capture.reset();
+  bins->deallocate(bins->allocate(2_MiB, legacy), legacy);
+  const auto calls = machine->calls();
+  bins->deallocate(bins->allocate(2_MiB, legacy), legacy);
+  EXPECT_EQ(machine->calls(), calls) << "its id is known from now on";
+}
+
 TEST_F(block_pool_capture_test, TheFirstRequestOnTheLegacyStreamIsServed) {
   const foreign_stream captured{gpu(), driver::CU_STREAM_DEFAULT};
   const auto pool = make_bins();

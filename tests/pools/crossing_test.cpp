@@ -1,4 +1,7 @@
 // What must be done before a cached block leaves its stream: the rule that a pool was made with.
+#include <atomic>
+#include <thread>
+
 #include "pools/pool_fixture.hpp"
 #include "weir/device/stream_watch.hpp"
 #include "weir/pool/buffer_pool.hpp"
@@ -80,6 +83,38 @@ TEST_F(crossing_test, a_use_that_nobody_declared_stays_right) {
   EXPECT_EQ(pool.empty_cache().value(),
             1_MiB);  // waits for the reader: nothing is unmapped below it
   pool.deallocate(second, third);
+}
+
+TEST_F(crossing_test, a_call_that_fails_brings_no_other_threads_block) {
+  for (const auto rule : {crossing_rule::all_work, declared}) {
+    for (std::uint64_t nth = 1; nth <= 12; ++nth) {
+      SCOPED_TRACE(nth);
+      const auto pool = bin_pool::create(gpu(), {.crossing = rule}).value();
+      void* used = nullptr;
+      std::atomic<int> step{0};
+      std::thread elsewhere{[&] {
+        const stream_ref own = stream_ref::per_thread(gpu());
+        used = pool.allocate(1_MiB, own);
+        write(own, used, 1_MiB);
+        pool.deallocate(used, own);
+        step = 1;
+        step.notify_all();
+        step.wait(1);
+      }};
+      step.wait(0);
+      machine->fail_any(nth, driver::CUDA_ERROR_UNKNOWN);
+      const auto got = pool.try_allocate(1_MiB, third);
+      machine->clear_faults();
+      if (got) {
+        EXPECT_NE(*got, used) << "its thread's stream is not done with it";
+        pool.deallocate(*got, third);
+      }
+      step = 2;
+      step.notify_all();
+      elsewhere.join();
+      static_cast<void>(heard.take());  // a call that puts something back may be the one
+    }
+  }
 }
 
 TEST_F(crossing_test, a_recorded_use_counts_under_either_rule) {

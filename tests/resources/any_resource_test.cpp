@@ -34,6 +34,13 @@ TEST_F(any_resource_test, holds_a_handle_and_compares_what_it_holds) {
   EXPECT_TRUE(second.try_deallocate(p, 1_MiB, stream));
 }
 
+TEST_F(any_resource_test, what_create_answers_can_be_copied) {
+  const result<any_resource> made = any_resource{caching_allocator::create(gpu).value()};
+  const result<any_resource> copy = made;
+  ASSERT_TRUE(copy);
+  EXPECT_EQ(*copy, *made);
+}
+
 TEST_F(any_resource_test, knows_what_kind_of_memory_it_hands_out) {
   EXPECT_EQ(any_resource{caching_allocator::create(gpu).value()}.kind(), memory_kind::device);
   const any_resource managed = managed_resource::create(gpu).value();

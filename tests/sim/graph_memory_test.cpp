@@ -616,6 +616,31 @@ TEST_F(graph_memory_of_two, captured_work_is_done_by_its_streams_device) {
   EXPECT_THAT(hazards(), IsEmpty());
 }
 
+TEST_F(graph_memory_of_two, a_captured_allocation_has_the_rights_of_its_pool_then) {
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(cuda.device_get_mem_pool(&pool, 0), CUDA_SUCCESS);
+  CUmemAccessDesc peer{{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  ASSERT_EQ(cuda.mem_pool_set_access(pool, &peer, 1), CUDA_SUCCESS);
+  use(other_context);
+  const CUstream there = stream();
+  const auto captured = [&] {
+    begin(there);
+    CUdeviceptr p = 0;
+    EXPECT_EQ(cuda.mem_alloc_from_pool_async(&p, mib, pool, there), CUDA_SUCCESS);
+    work(there, {writes(p, mib)});
+    EXPECT_EQ(cuda.mem_free_async(p, there), CUDA_SUCCESS);
+    return executable(end(there));
+  };
+  const CUgraphExec exec = captured();
+  peer.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  ASSERT_EQ(cuda.mem_pool_set_access(pool, &peer, 1), CUDA_SUCCESS);
+  launch(exec, there);
+  wait_for(there);
+  EXPECT_THAT(hazards(), IsEmpty()) << "what the pool grants later changes nothing";
+  launch(captured(), there);
+  EXPECT_THAT(hazards(), ElementsAre(sim::hazard_kind::bad_access));
+}
+
 TEST_F(graph_memory_of_two, a_trim_is_of_one_device) {
   const CUstream s = stream();
   const CUdeviceptr here = made_by_a_graph(0, s);

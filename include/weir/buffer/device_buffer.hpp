@@ -92,8 +92,9 @@ class WEIR_API device_buffer {
   result<void> shrink_to_fit();
 
   /// The buffer belongs to `next` from now on, which waits for what is queued on the old stream.
-  /// bad_stream: `next` is of another device than the memory; capture_forbidden: one of the streams
-  /// is being captured and the other is outside of that capture.
+  /// bad_stream: `next` is of another device than the memory; capture_forbidden: `next` is being
+  /// captured and the old stream is outside of that capture. The other way round `next` becomes
+  /// part of the capture; capture_forbidden if it is the legacy stream, which cannot.
   result<void> hand_over(const stream_ref& next);
   /// The buffer's stream waits for the work that is queued on `other` so far, so that the buffer
   /// outlives its use there. capture_forbidden: as for hand_over().

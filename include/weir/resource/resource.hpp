@@ -26,19 +26,28 @@ namespace weir { inline namespace v0 {
 /// The alignment that every resource can give, and gives where none is named.
 inline constexpr bytes resource_alignment{256};
 
+namespace detail {
+
+template <class Type>
+concept serves_streams = requires(Type& memory, const Type& same, bytes size,
+                                  const stream_ref& stream, void* pointer) {
+  { memory.try_allocate(size, stream, size) } -> std::same_as<result<void*>>;
+  { memory.try_deallocate(pointer, size, stream) } -> std::same_as<result<void>>;
+  { same.device() } -> std::same_as<weir::device>;
+};
+
+}  // namespace detail
+
 /// What every allocating type of weir is: a handle, cheap to copy, that hands out memory in stream
 /// order (see caching_allocator for what that means) and takes it back with the size that was asked
 /// for. Zero bytes give null, and freeing null does nothing. Any thread.
 ///
 /// A type whose memory is not device memory says so with a member `static constexpr memory_kind
 /// kind`, or with a member function kind() where that depends on what it was made of.
+// The calls come first: a type that holds an any_resource would be asked about itself otherwise.
 template <class Type>
-concept stream_resource = std::copyable<Type> && std::equality_comparable<Type> &&
-    requires(Type& memory, const Type& same, bytes size, const stream_ref& stream, void* pointer) {
-  { memory.try_allocate(size, stream, size) } -> std::same_as<result<void*>>;
-  { memory.try_deallocate(pointer, size, stream) } -> std::same_as<result<void>>;
-  { same.device() } -> std::same_as<weir::device>;
-};
+concept stream_resource =
+    detail::serves_streams<Type> && std::copyable<Type> && std::equality_comparable<Type>;
 
 template <class Type>
 [[nodiscard]] constexpr memory_kind kind_of(const Type& memory) noexcept {
