@@ -295,8 +295,7 @@ CUresult graph_set::wait_external(const std::shared_ptr<stream_state>& stream,
 
 namespace {
 
-/// "The allocation node records the peer accessibility of the allocating pool at the time of the
-/// capture" (Programming Guide, graph memory nodes).
+/// A captured allocation has the access rights that its pool grants when it is captured.
 std::vector<CUmemAccessDesc> rights_now(const pool& source, std::size_t devices) {
   std::vector<CUmemAccessDesc> found;
   for (int device = 0; device < static_cast<int>(devices); ++device) {
