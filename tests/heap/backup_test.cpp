@@ -566,10 +566,10 @@ TEST_F(backup_copies_test, without_a_context_nothing_is_waited_for) {
     machine->fail(call::ctx_push_current, 1, driver::CUDA_ERROR_UNKNOWN);
     const context_scope refused{gpu()};
     ASSERT_FALSE(refused);
-    copies.drain(refused);
+    EXPECT_FALSE(copies.drain(refused));
   }}.join();
   EXPECT_EQ(machine->calls(call::stream_synchronize), 0u);
-  EXPECT_EQ(pinned.trim().value(), 32_MiB) << "what was staged goes back all the same";
+  EXPECT_EQ(pinned.trim().value(), 0_B) << "copies may still use what was staged";
 }
 
 TEST_F(backup_copies_test, work_behind_them_waits_for_every_lane) {

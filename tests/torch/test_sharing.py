@@ -16,7 +16,7 @@ import sharing_children
 import support
 import torch
 import torch.multiprocessing
-from support import GPU, MIB, AllocatorTest, allocated, block
+from support import GPU, MIB, AllocatorTest, allocated, block, reserved
 
 PATIENCE = 60
 HERE = "weir" if support.WEIR else "native"
