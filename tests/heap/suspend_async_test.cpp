@@ -172,11 +172,11 @@ TEST_F(suspend_async_test, the_stream_waits_for_what_comes_back) {
 TEST_F(suspend_async_test, the_figures_have_memory_that_comes_back_from_the_call_on) {
   for (int round = 0; round < 10; ++round) {
     auto memory = make_declared();
-    const auto block = make_filled(memory, weights, 16_MiB, 1);
-    ASSERT_TRUE(memory.suspend(weights, {.chunk = bytes{512}}));
+    const auto block = make_filled(memory, weights, 4_MiB, 1);
+    ASSERT_TRUE(memory.suspend(weights, {.chunk = 16_KiB}));
     ASSERT_TRUE(memory.resume_async(weights, on));
     const auto stats = memory.stats();
-    EXPECT_EQ(stats.reserved.current, 16_MiB);
+    EXPECT_EQ(stats.reserved.current, 4_MiB);
     EXPECT_EQ(stats.suspended, 0_B);
     EXPECT_FALSE(memory.block_at(block.at).value().suspended);
     EXPECT_EQ(check(memory), "");
