@@ -157,7 +157,7 @@ def check(root):
 
     for folder in sorted(path for path in (root / "src").iterdir() if path.is_dir()):
         if folder.name not in components:
-            problems.append(f"src/{folder.name}: is no component of src/CMakeLists.txt")
+            problems.append(f"src/{folder.name}: is not a component of src/CMakeLists.txt")
             continue
         for file in sorted(folder.rglob("*")):
             if file.suffix in (".cpp", ".hpp", ".h", ".def", ".inc"):

@@ -26,9 +26,8 @@ if(WEIR_DEVELOPER)
     <map> <memory> <mutex> <optional> <string> <utility> <variant> <vector>)
 endif()
 
-# Several sources a compilation: half the time. What is local to a source may shadow what is local to
-# another then, which is no mistake. Whoever changes one source after the other turns it off (the debug
-# preset does).
+# Several sources in one compilation take half the time. A name that is local to one source may then shadow a
+# local name of another, which is allowed. Turn it off when you change one source at a time (the debug preset does).
 option(WEIR_UNITY "Compile the sources of a component together" ON)
 set(WEIR_UNITY_BATCH 16 CACHE STRING "How many sources WEIR_UNITY compiles at a time; 0: all of a target")
 add_library(weir_shadows INTERFACE)

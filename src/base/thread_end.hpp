@@ -15,7 +15,9 @@ namespace weir { inline namespace v0 { namespace detail {
 /// its thread-local objects. The main thread's stays when the process ends.
 ///
 /// Kept by a key of pthreads, not thread-local: the C library ends the process where it has no
-/// memory to note the destructor of a thread-local object.
+/// memory to note the destructor of a thread-local object. The code that is called at the thread's
+/// end must still be loaded then: libweir.so stays loaded, and so must a library that contains
+/// libweir.a.
 template <class T>
 class until_thread_end {
  public:

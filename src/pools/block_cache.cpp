@@ -53,7 +53,10 @@ result<std::shared_ptr<block_cache>> block_cache::create(weir::device device, bl
     const auto legacy = stream_ref::legacy(device).id();
     // Beside a capture the legacy stream cannot be asked: then whoever names it first asks.
     if (!legacy && legacy.code() != errc::capture_forbidden) return legacy.error();
-    if (legacy) cache->legacy_stream_ = *legacy;
+    if (legacy) {
+      const mutex_lock lock{cache->mutex_};
+      cache->legacy_stream_ = *legacy;
+    }
     cache->ends_.listen_on(device);
     return cache;
   });

@@ -202,10 +202,10 @@ class block_cache final : public memory_home, private detail::stream_listener {
   const weir::device device_;
   const std::shared_ptr<detail::device_state> home_;
   const block_source source_;
-  stream_id legacy_stream_{};  // 0: not asked yet
   stream_ends ends_{*this};
 
   mutable detail::mutex mutex_;
+  stream_id legacy_stream_ WEIR_GUARDED_BY(mutex_){};  // 0: not asked yet
   cache_limits limits_ WEIR_GUARDED_BY(mutex_);
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
   order::stream_order order_ WEIR_GUARDED_BY(mutex_);

@@ -125,7 +125,7 @@ class CheckLayers(unittest.TestCase):
 
     def test_folder_that_is_no_component(self):
         self.write("src/attic/c.cpp", "")
-        self.expect("src/attic", "no component")
+        self.expect("src/attic", "not a component")
 
     def test_component_that_depends_on_one_below(self):
         self.write("src/CMakeLists.txt", COMPONENTS.replace("low PUBLIC", "low DEPENDS high PUBLIC"))
