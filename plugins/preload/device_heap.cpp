@@ -182,6 +182,11 @@ void device_heap::count_ordered(std::int64_t bytes) noexcept {
 
 // --- The rest -----------------------------------------------------------------------------------
 
+bool device_heap::has_block_at(CUdeviceptr address) const {
+  const auto size = memory_.size_of(reinterpret_cast<const void*>(address));
+  return size || size.code() == errc::double_free;
+}
+
 std::size_t device_heap::release_cached() {
   collect(true);
   const auto released = memory_.empty_cache();

@@ -56,6 +56,8 @@ class device_heap {
 
   [[nodiscard]] int device() const noexcept { return device_; }
   [[nodiscard]] CUcontext context() const noexcept { return context_; }
+  /// Whether a block of the heap begins there, live or freed.
+  [[nodiscard]] bool has_block_at(CUdeviceptr address) const;
   /// Null where the device has no pools.
   [[nodiscard]] CUmemoryPool default_pool() const noexcept { return default_pool_; }
   [[nodiscard]] const weir::caching_allocator& memory() const noexcept { return memory_; }

@@ -106,6 +106,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes,
 CUresult cuMemFree_v2(CUdeviceptr address) {
   process* const here = address == 0 ? nullptr : process::get();
   auto block = here == nullptr ? std::nullopt : here->blocks().take(address);
+  if (!block && here != nullptr && here->is_segment_of_weir(address))
+    return CUDA_ERROR_INVALID_VALUE;
   if (!block) return pass<hook::cuMemFree_v2>(address);
   if (block->kind == served_as::driver) {
     here->traces().freed(*block, here->driver());

@@ -205,6 +205,19 @@ std::shared_ptr<device_heap> process::heap_with_pool(CUmemoryPool default_pool) 
   return nullptr;
 }
 
+bool process::is_segment_of_weir(CUdeviceptr address) noexcept try {
+  if (settings::get().heap.heap_policy != weir::placement_policy::classic) return false;
+  std::vector<std::shared_ptr<device_heap>> heaps;
+  {
+    const std::lock_guard lock{mutex_};
+    for (const auto& [device, heap] : heaps_) heaps.push_back(heap);
+  }
+  return std::any_of(heaps.begin(), heaps.end(),
+                     [address](const auto& heap) { return heap->has_block_at(address); });
+} catch (...) {
+  return false;
+}
+
 std::optional<int> process::device_with_pool(CUmemoryPool default_pool) const noexcept {
   int count = 0;
   if (calls().device_get_count(&count) != CUDA_SUCCESS) return std::nullopt;

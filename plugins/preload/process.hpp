@@ -48,6 +48,9 @@ class process {
   /// The heap that a device has already.
   [[nodiscard]] std::shared_ptr<device_heap> existing_heap(int device);
   [[nodiscard]] std::shared_ptr<device_heap> heap_with_pool(CUmemoryPool default_pool);
+  /// Whether a heap has a block there, freed or not, that the driver would take for memory of its
+  /// own: a classic segment begins there. The driver must not free it. Walks over freed blocks.
+  [[nodiscard]] bool is_segment_of_weir(CUdeviceptr address) noexcept;
   /// The device whose default pool it is, whether or not it has a heap.
   [[nodiscard]] std::optional<int> device_with_pool(CUmemoryPool default_pool) const noexcept;
   [[nodiscard]] pool_devices& known_pools() noexcept { return pools_; }

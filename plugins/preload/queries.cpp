@@ -119,9 +119,10 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
 }
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
-  const CUresult answer = pass<hook::cuIpcGetMemHandle>(handle, address);
-  if (answer != CUDA_SUCCESS && served(address)) say_once(remark::ipc);
-  return answer;
+  // Of a classic segment the driver has a handle, but it stands for all blocks in it.
+  if (!served(address)) return pass<hook::cuIpcGetMemHandle>(handle, address);
+  say_once(remark::ipc);
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace abi

@@ -72,6 +72,7 @@ CUresult free_async(CUdeviceptr address, CUstream named, CUstream stream) noexce
   // A capture frees memory of its graph, which is none of ours.
   if (here == nullptr || is_captured(*here, stream)) return pass<Row>(address, named);
   auto block = here->blocks().take(address);
+  if (!block && here->is_segment_of_weir(address)) return CUDA_ERROR_INVALID_VALUE;
   if (!block) return pass<Row>(address, named);
   if (block->kind == served_as::driver) {
     here->traces().freed(*block, here->driver());

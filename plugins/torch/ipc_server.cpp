@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -31,6 +32,22 @@ constexpr std::size_t max_clients = 64;
 constexpr auto idle_wait = std::chrono::milliseconds{1h};
 constexpr auto client_interval = 1ms;
 constexpr auto retry_interval = 50ms;
+
+/// Blocks signals while threads are started that must not take the program's.
+class signals_blocked {
+ public:
+  signals_blocked() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  ~signals_blocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  signals_blocked(const signals_blocked&) = delete;
+  signals_blocked& operator=(const signals_blocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 weir::result<void> fill_randomly(std::span<std::uint8_t> buffer) {
   if (::getrandom(buffer.data(), buffer.size(), 0) == static_cast<ssize_t>(buffer.size()))
@@ -99,6 +116,7 @@ weir::result<ipc_server*> ipc_server::open(torch_format format) {
   });
   static_cast<void>(registered);
   auto* const server = new ipc_server{std::move(socket), format};
+  const signals_blocked quiet;
   try {
     std::thread{[server] { server->serve(); }}.detach();
   } catch (const std::system_error& refused) {

@@ -14,6 +14,21 @@ namespace {
 /// Names that may be taken before giving up.
 constexpr int most_names = 1000;
 
+/// EEXIST where something has the name, however short a time.
+int rename_if_free(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
+  if (errno != EINVAL && errno != ENOSYS) return errno;
+  // Network file systems have links instead.
+  if (::link(from.c_str(), to.c_str()) != 0) return errno;
+  ::unlink(from.c_str());
+  return 0;
+}
+
+/// Whether a file system has no such call.
+bool is_not_provided(int reason) {
+  return reason == EINVAL || reason == ENOSYS || reason == EPERM || reason == EOPNOTSUPP;
+}
+
 }  // namespace
 
 std::string numbered_path(std::string path, int number) {
@@ -93,21 +108,31 @@ void part_file::remove() noexcept {
 
 int part_file::rename_to_free_name() {
   int reason = EEXIST;
-  for (int number = 1; reason == EEXIST && number <= most_names; ++number) {
-    const std::string name = numbered_path(path_, number);
-    const bool renamed =
-        ::renameat2(AT_FDCWD, name_.c_str(), AT_FDCWD, name.c_str(), RENAME_NOREPLACE) == 0;
-    reason = renamed ? 0 : errno;
-  }
+  for (int number = 1; reason == EEXIST && number <= most_names; ++number)
+    reason = rename_if_free(name_, numbered_path(path_, number));
   return reason;
+}
+
+int part_file::replace_former() {
+  const bool exchanged =
+      ::renameat2(AT_FDCWD, name_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0;
+  if (!exchanged) return errno;
+  if (regular_file_at(name_) != before_) return rename_to_free_name();  // another that came first
+  ::unlink(name_.c_str());
+  return 0;
 }
 
 int part_file::rename() {
   if (regular_file_at(name_) != identity_) return ESTALE;
-  const auto now = regular_file_at(path_);
-  if (now && now != before_) {
-    const int reason = rename_to_free_name();
-    if (reason != EINVAL && reason != ENOSYS) return reason;  // of file systems without the call
+  auto now = regular_file_at(path_);
+  if (!now) {
+    const int reason = rename_if_free(name_, path_);
+    if (reason == 0) return 0;
+    if (reason == EEXIST) now = regular_file_at(path_);  // a link, or what came just now
+  }
+  if (now) {
+    const int reason = now == before_ ? replace_former() : rename_to_free_name();
+    if (!is_not_provided(reason)) return reason;
   }
   return std::rename(name_.c_str(), path_.c_str()) == 0 ? 0 : errno;
 }

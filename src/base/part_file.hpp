@@ -15,9 +15,10 @@ namespace weir { inline namespace v0 { namespace detail {
 ///
 /// It never follows a link, opens a file that exists, or writes to a descriptor that has become
 /// another file's: if the program closed the descriptor, the part is opened again. A file that
-/// appeared at `path` in the meantime is kept, and this one gets a number before its ending. A path
-/// that is not absolute is meant as it was at create(). The destructor closes the part and leaves
-/// it. Functions return 0, or the reason as errno has it. One thread.
+/// appeared at `path` in the meantime, up to the last moment, is kept, and one of the two gets a
+/// number before its ending. A path that is not absolute is meant as it was at create(). The
+/// destructor closes the part and leaves it. Functions return 0, or the reason as errno has it. One
+/// thread.
 class part_file {
  public:
   part_file() = default;
@@ -43,6 +44,8 @@ class part_file {
   /// Makes sure that the descriptor is the part's.
   [[nodiscard]] int check_descriptor();
   [[nodiscard]] int rename_to_free_name();
+  /// Takes the place of what was at `path` at first.
+  [[nodiscard]] int replace_former();
 
   int file_ = -1;
   std::string path_;

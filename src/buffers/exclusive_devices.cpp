@@ -12,9 +12,15 @@ namespace weir { inline namespace v0 { namespace buffers {
 
 namespace {
 
+struct exclusive_view {
+  const runtime* of = nullptr;
+  idle_part part{};
+  friend bool operator==(const exclusive_view&, const exclusive_view&) = default;
+};
+
 struct view_register {
   detail::mutex mutex;
-  std::vector<const runtime*> viewed WEIR_GUARDED_BY(mutex);  // once for each view
+  std::vector<exclusive_view> viewed WEIR_GUARDED_BY(mutex);  // once for each view
 };
 
 view_register& all_views() {
@@ -47,23 +53,26 @@ void add_exclusive_devices(const detail::device_state& of, awaited_work& work) {
   });
 }
 
-void begin_exclusive_view(const detail::device_state& of) {
+void begin_exclusive_view(const detail::device_state& of, const idle_part& part) {
   view_register& views = all_views();
   const detail::mutex_lock lock{views.mutex};
-  views.viewed.push_back(of.owner);
+  views.viewed.push_back({of.owner, part});
 }
 
-void end_exclusive_view(const detail::device_state& of) noexcept {
+void end_exclusive_view(const detail::device_state& of, const idle_part& part) noexcept {
   view_register& views = all_views();  // there since the view began
   const detail::mutex_lock lock{views.mutex};
-  const auto position = std::find(views.viewed.begin(), views.viewed.end(), of.owner);
+  const auto position =
+      std::find(views.viewed.begin(), views.viewed.end(), exclusive_view{of.owner, part});
   if (position != views.viewed.end()) views.viewed.erase(position);
 }
 
-bool any_exclusive_view(const detail::device_state& of) {
+bool any_exclusive_view(const detail::device_state& of, const stream_ref& stream) {
   view_register& views = all_views();
   const detail::mutex_lock lock{views.mutex};
-  return std::find(views.viewed.begin(), views.viewed.end(), of.owner) != views.viewed.end();
+  return std::any_of(views.viewed.begin(), views.viewed.end(), [&](const exclusive_view& each) {
+    return each.of == of.owner && (!each.part.stream || *each.part.stream == stream);
+  });
 }
 
 }}}  // namespace weir::v0::buffers

@@ -77,13 +77,14 @@ bool managed_state::needs_idle_devices() const {
 }
 
 bool managed_state::is_of_one_stream() const {
-  return mode_ == attachment::single && attached_to_ && !is_concurrent(device());
+  return mode_ == attachment::single && attached_to_ &&
+         !(is_concurrent(device()) && is_concurrent(attached_to_->device()));
 }
 
 result<void> managed_state::check_use(const stream_ref& stream) const {
   if (views_ != 0) return view_lives();
   if (is_concurrent(stream.device())) return {};
-  if (any_exclusive_view(*home_)) return view_lives();
+  if (any_exclusive_view(*home_, stream)) return view_lives();
   if (mode_ == attachment::host) {
     return error{.code = errc::not_permitted, .detail = "the memory is attached to the host"};
   }
@@ -153,15 +154,18 @@ result<void> managed_state::gather(awaited_work& work, const event* behind) {
 }
 
 void managed_state::add_view() {
-  if (!excludes_devices_ && needs_idle_devices()) {
-    begin_exclusive_view(*home_);
-    excludes_devices_ = true;
+  if (!kept_idle_ && (needs_idle_devices() || is_of_one_stream())) {
+    const idle_part part{is_of_one_stream() ? attached_to_ : std::nullopt};
+    begin_exclusive_view(*home_, part);
+    kept_idle_ = part;
   }
   ++views_;
 }
 
 void managed_state::drop_view() noexcept {
-  if (--views_ == 0 && std::exchange(excludes_devices_, false)) end_exclusive_view(*home_);
+  if (--views_ != 0 || !kept_idle_) return;
+  end_exclusive_view(*home_, *kept_idle_);
+  kept_idle_.reset();
 }
 
 result<void> managed_state::begin_view(patience waiting, const event* behind) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "buffers/exclusive_devices.hpp"
 #include "buffers/stream_uses.hpp"
 #include "device/state.hpp"
 #include "pools/stream_ends.hpp"
@@ -90,7 +91,7 @@ class managed_state final : public detail::stream_listener {
   std::optional<stream_ref> attached_to_ WEIR_GUARDED_BY(mutex_);
   stream_uses uses_ WEIR_GUARDED_BY(mutex_);
   unsigned views_ WEIR_GUARDED_BY(mutex_) = 0;
-  bool excludes_devices_ WEIR_GUARDED_BY(mutex_) = false;  // while there are views
+  std::optional<idle_part> kept_idle_ WEIR_GUARDED_BY(mutex_);  // while there are views
 };
 
 }}}  // namespace weir::v0::buffers

@@ -12,7 +12,7 @@
 
 #include "capi/guard.hpp"
 #include "capi/handles.hpp"
-#include "heap/central_heap.hpp"
+#include "heap/heap_view.hpp"
 #include "weir.h"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/event.hpp"
@@ -46,7 +46,7 @@ struct allocator_object {
                    const stream_ref& identified)
       : machine{std::move(runtime)},
         memory{std::move(allocator)},
-        heap{&heap::central_heap::of(memory)},
+        heap{&heap::heap_of(memory)},
         legacy{identified} {}
 
   std::shared_ptr<runtime> machine;

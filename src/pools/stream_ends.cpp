@@ -8,7 +8,7 @@ namespace weir { inline namespace v0 { namespace pools {
 void stream_ends::listen_on(weir::device device) {
   detail::device_state& added = detail::device_state::of(device);
   const detail::mutex_lock lock{mutex_};
-  if (std::find(devices_.begin(), devices_.end(), &added) != devices_.end()) return;
+  if (stopped_ || std::find(devices_.begin(), devices_.end(), &added) != devices_.end()) return;
   devices_.reserve(devices_.size() + 1);
   detail::add_listener(added, listener_);
   devices_.push_back(&added);
@@ -16,6 +16,7 @@ void stream_ends::listen_on(weir::device device) {
 
 void stream_ends::stop() noexcept {
   const detail::mutex_lock lock{mutex_};
+  stopped_ = true;
   for (detail::device_state* each : devices_) detail::remove_listener(*each, listener_);
   devices_.clear();
 }

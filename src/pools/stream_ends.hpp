@@ -18,7 +18,8 @@ class stream_ends {
   stream_ends(const stream_ends&) = delete;
   stream_ends& operator=(const stream_ends&) = delete;
 
-  /// From now on the listener learns of the ends of the device's streams. Throws std::bad_alloc.
+  /// From now on the listener learns of the ends of the device's streams; never after stop(), as
+  /// nobody would take it away again. Throws std::bad_alloc.
   void listen_on(weir::device device) WEIR_EXCLUDES(mutex_);
   void stop() noexcept WEIR_EXCLUDES(mutex_);
 
@@ -26,6 +27,7 @@ class stream_ends {
   detail::stream_listener& listener_;
   detail::mutex mutex_;
   std::vector<detail::device_state*> devices_ WEIR_GUARDED_BY(mutex_);
+  bool stopped_ WEIR_GUARDED_BY(mutex_) = false;
 };
 
 }}}  // namespace weir::v0::pools

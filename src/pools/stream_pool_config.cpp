@@ -39,7 +39,9 @@ driver::CUmemPoolProps properties_of(device device, const stream_pool_config& co
                                ? driver::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
                                : driver::CU_MEM_HANDLE_TYPE_NONE;
   properties.location = {driver::CU_MEM_LOCATION_TYPE_DEVICE, device_state::of(device).native};
-  if (pools::driver_takes_maximum(device)) properties.maxSize = config.max.count();
+  // Drivers refuse a maximum beyond the addresses they have; 0 is none.
+  if (pools::driver_takes_maximum(device) && config.max < device.total_memory())
+    properties.maxSize = config.max.count();
   return properties;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/environment.hpp"
+#include "heap/heap_view.hpp"
 #include "process/process_scoped.hpp"
 
 namespace weir { inline namespace v0 { namespace process {
@@ -29,9 +30,10 @@ result<std::unique_ptr<budget_member>> join_if_requested(caching_allocator& allo
   return std::unique_ptr<budget_member>{};
 }
 
-void keep(std::unique_ptr<budget_member> member) {
-  if (member != nullptr)
-    process_scoped<std::unique_ptr<budget_member>>::get().keep(std::move(member));
+void keep(caching_allocator& allocator, std::unique_ptr<budget_member> member) {
+  if (member == nullptr) return;
+  process_scoped<std::unique_ptr<budget_member>>::get().keep(heap::heap_view{allocator}.events(),
+                                                             std::move(member));
 }
 
 }}}  // namespace weir::v0::process

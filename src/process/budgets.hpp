@@ -15,7 +15,7 @@ namespace weir { inline namespace v0 { namespace process {
 [[nodiscard]] result<std::unique_ptr<budget_member>> join_if_requested(
     caching_allocator& allocator, const allocator_options& settings);
 
-/// Keeps the membership until the process ends; ignores null.
-void keep(std::unique_ptr<budget_member> member);
+/// Keeps the membership until the allocator or the process ends; ignores null.
+void keep(caching_allocator& allocator, std::unique_ptr<budget_member> member);
 
 }}}  // namespace weir::v0::process

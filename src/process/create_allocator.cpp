@@ -2,8 +2,8 @@
 #include <memory>
 #include <utility>
 
-#include "heap/central_heap.hpp"
 #include "heap/check_options.hpp"
+#include "heap/heap_view.hpp"
 #include "process/budgets.hpp"
 #include "process/live_pages.hpp"
 #include "process/recordings.hpp"
@@ -19,8 +19,8 @@ result<void> start_services(caching_allocator& allocator, const allocator_option
   WEIR_TRY_VALUE(member, process::join_if_requested(allocator, options));
   WEIR_TRY_VALUE(page, process::publish_if_requested(allocator, options));
   WEIR_TRY(process::record_if_requested(allocator, options));
-  process::keep(std::move(member));
-  process::keep(std::move(page));
+  process::keep(allocator, std::move(member));
+  process::keep(allocator, std::move(page));
   return {};
 } catch (const std::bad_alloc&) {
   return error{.code = errc::no_host_memory,
@@ -32,7 +32,7 @@ result<void> start_services(caching_allocator& allocator, const allocator_option
 result<caching_allocator> caching_allocator::create(weir::device device,
                                                     const allocator_options& options) {
   WEIR_TRY(heap::check_options(options));
-  WEIR_TRY_VALUE(heap, heap::central_heap::create(device, options));
+  WEIR_TRY_VALUE(heap, heap::create_heap(device, options));
   caching_allocator allocator{std::move(heap)};
   WEIR_TRY(start_services(allocator, options));
   return allocator;

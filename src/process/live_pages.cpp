@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/environment.hpp"
+#include "heap/heap_view.hpp"
 #include "process/process_scoped.hpp"
 
 namespace weir { inline namespace v0 { namespace process {
@@ -23,8 +24,10 @@ result<std::unique_ptr<live_page>> publish_if_requested(caching_allocator& alloc
   return std::unique_ptr<live_page>{};
 }
 
-void keep(std::unique_ptr<live_page> page) {
-  if (page != nullptr) process_scoped<std::unique_ptr<live_page>>::get().keep(std::move(page));
+void keep(caching_allocator& allocator, std::unique_ptr<live_page> page) {
+  if (page == nullptr) return;
+  process_scoped<std::unique_ptr<live_page>>::get().keep(heap::heap_view{allocator}.events(),
+                                                         std::move(page));
 }
 
 }}}  // namespace weir::v0::process

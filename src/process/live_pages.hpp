@@ -16,7 +16,7 @@ namespace weir { inline namespace v0 { namespace process {
 [[nodiscard]] result<std::unique_ptr<live_page>> publish_if_requested(
     caching_allocator& allocator, const allocator_options& settings);
 
-/// Keeps the page until the process ends; ignores null.
-void keep(std::unique_ptr<live_page> page);
+/// Keeps the page until the allocator or the process ends; ignores null.
+void keep(caching_allocator& allocator, std::unique_ptr<live_page> page);
 
 }}}  // namespace weir::v0::process

@@ -13,6 +13,7 @@
 #include "base/environment.hpp"
 #include "base/file.hpp"
 #include "base/part_file.hpp"
+#include "heap/heap_view.hpp"
 #include "process/process_scoped.hpp"
 #include "weir/base/options.hpp"
 #include "weir/trace/recorder.hpp"
@@ -55,7 +56,7 @@ result<void> record(caching_allocator& allocator, std::string path, bool stacks)
                                                  .device_capacity = gpu.total_memory()}));
   observer_registration registration = allocator.add_observer(*started);
   process_scoped<recording, stop_recorders>::get().keep(
-      {std::move(started), std::move(registration)});
+      heap::heap_view{allocator}.events(), {std::move(started), std::move(registration)});
   return {};
 }
 

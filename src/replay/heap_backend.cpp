@@ -1,7 +1,7 @@
 // Requests served by the caching allocator.
 #include <vector>
 
-#include "heap/central_heap.hpp"
+#include "heap/heap_view.hpp"
 #include "replay/backend.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
@@ -74,9 +74,7 @@ class heap_backend final : public backend {
 
   memory_stats stats() const override { return memory_.stats(); }
 
-  const heap::search_trail* trail() const override {
-    return &heap::central_heap::of(memory_).trail();
-  }
+  const heap::search_trail* trail() const override { return &heap::heap_view{memory_}.trail(); }
 
   void close() override {
     pools_.clear();

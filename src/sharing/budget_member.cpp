@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "base/file.hpp"
+#include "base/signals_blocked.hpp"
+#include "device/state.hpp"
 
 namespace weir { inline namespace v0 {
 namespace {
@@ -30,6 +32,21 @@ std::string visible_name(const std::string& wanted) {
   for (char& each : name)
     if (each < ' ' || each > '~') each = '?';
   return name.empty() ? "?" : name;
+}
+
+/// What a request of a member may expect of others.
+enum class standing : std::uint8_t { forbidden, ranked, guaranteed };
+
+standing standing_of(const place& own, bytes held, bytes needed, bytes capacity) {
+  const std::uint64_t wanted = held > capacity ? capacity.count() : held.count() + needed.count();
+  if (wanted > own.ceiling) return standing::forbidden;
+  return wanted <= own.floor ? standing::guaranteed : standing::ranked;
+}
+
+/// Whether `other` releases what it can spare for such a request.
+bool gives_way(const place& other, const place& own, standing of_request) {
+  if (other.is_free() || of_request == standing::forbidden) return false;
+  return of_request == standing::guaranteed || other.priority < own.priority;
 }
 
 result<void> check_options(const budget_options& options) {
@@ -56,7 +73,7 @@ budget_member::state::state(caching_allocator& allocator, const budget_options& 
     : process_{::getpid()},
       gpu_{allocator.device()},
       capacity_{gpu_.total_memory()},
-      memory_{heap::central_heap::of(allocator).weak_from_this()},
+      memory_{allocator},
       folder_{detail::absolute_path(options.folder.empty() ? budget::default_folder()
                                                            : options.folder)},
       card_{gpu_.uuid() ? budget::card_name(*gpu_.uuid()) : std::string{}},
@@ -67,6 +84,7 @@ budget_member::state::state(caching_allocator& allocator, const budget_options& 
   self_.process = self.number;
   self_.start = self.start;
   self_.number = ++count;
+  self_.period = static_cast<std::uint64_t>(std::max<std::int64_t>(period_.count(), 0));
   visible_name(options.name).copy(self_.name.data(), self_.name.size() - 1);
 }
 
@@ -78,6 +96,12 @@ budget_member::state::~state() {
     static_cast<void>(stopped_.release());
   }
   leave();
+}
+
+bool budget_member::state::is_among(const std::vector<request>& some,
+                                    const budget::place& member) noexcept {
+  return std::any_of(some.begin(), some.end(),
+                     [&](const request& each) { return each.member.is(member); });
 }
 
 bool budget_member::state::is_forked() const noexcept { return ::getpid() != process_; }
@@ -92,7 +116,7 @@ result<void> budget_member::state::start(caching_allocator& allocator, const bud
   if (self_.start == 0)
     return error{.code = errc::not_supported, .detail = "/proc does not say when processes began"};
   const auto memory = memory_.lock();
-  if (memory == nullptr) return errc::closed;
+  if (!memory) return errc::closed;
   WEIR_TRY_VALUE(possible, budget::checked_share(first, capacity_));
   {
     const detail::mutex_lock lock{mutex_};
@@ -118,11 +142,12 @@ result<void> budget_member::state::start(caching_allocator& allocator, const bud
   {
     const detail::mutex_lock lock{mutex_};
     applied_ = possible.ceiling.count();
-    WEIR_TRY(memory->add_share(this, possible.ceiling, std::move(known)));
+    WEIR_TRY(memory.add_share(this, possible.ceiling, std::move(known)));
   }
   callback_ = allocator.on_out_of_memory(asks);
   if (period_.count() == 0) return {};
   try {
+    const detail::signals_blocked quiet;
     thread_ = std::thread{[this] { run(); }};
   } catch (const std::system_error& refusal) {
     return error{.code = errc::system,
@@ -141,7 +166,7 @@ void budget_member::state::leave() noexcept {
   if (thread_.joinable()) thread_.join();
   if (!std::exchange(is_member_, false)) return;
   callback_ = {};
-  if (const auto memory = memory_.lock()) memory->remove_share(this);
+  if (const auto memory = memory_.lock()) memory.remove_share(this);
   free_place();
 }
 
@@ -211,25 +236,25 @@ void budget_member::state::run() {
 
 // --- Giving way ----------------------------------------------------------------------------------
 
-void budget_member::state::set_ceiling(heap::central_heap& memory, std::uint64_t most) {
+void budget_member::state::set_ceiling(const heap::heap_view& memory, std::uint64_t most) {
   if (applied_ == most) return;
   if (memory.set_ceiling(this, bytes{most})) applied_ = most;
 }
 
-void budget_member::state::follow(heap::central_heap& memory, const place& own) {
+void budget_member::state::follow(const heap::heap_view& memory, const place& own) {
   const detail::mutex_lock lock{mutex_};
   share_ = budget::row_of(own).share;
   const bool is_paused = clock::now() < paused_until_;
   set_ceiling(memory, is_paused ? std::min(applied_, own.ceiling) : own.ceiling);
 }
 
-void budget_member::state::pause(heap::central_heap& memory, std::uint64_t most) {
+void budget_member::state::pause(const heap::heap_view& memory, std::uint64_t most) {
   const detail::mutex_lock lock{mutex_};
   paused_until_ = clock::now() + regrowth_pause;
   set_ceiling(memory, most);
 }
 
-bool budget_member::state::wait_for_pause(heap::central_heap& memory) {
+bool budget_member::state::wait_for_pause(const heap::heap_view& memory) {
   detail::mutex_lock lock{mutex_};
   if (applied_ >= share_.ceiling.count()) return false;
   while (!is_stopping_ && clock::now() < paused_until_) stopped_->wait_until(mutex_, paused_until_);
@@ -241,9 +266,9 @@ result<bytes> budget_member::state::serve() try {
   if (is_forked()) return detail::fork_error();
   const detail::mutex_lock serving{serve_mutex_};
   const auto memory = memory_.lock();
-  if (memory == nullptr || is_closed_) return errc::closed;
+  if (!memory || is_closed_) return errc::closed;
   const std::uint64_t most = capacity_.count();
-  const auto held_now = [&] { return std::min(memory->reserved().count(), most); };
+  const auto held_now = [&] { return std::min(memory.reserved().count(), most); };
   const std::uint64_t held = held_now();
   place own;
   {
@@ -254,11 +279,11 @@ result<bytes> budget_member::state::serve() try {
       WEIR_TRY(opened.page.write(opened.index, own));
     }
   }
-  follow(*memory, own);
+  follow(memory, own);
   const std::uint64_t keep = std::min(own.ceiling, std::max(own.floor, less(held, own.asked)));
   if (own.answered == own.requests && held <= own.ceiling) return bytes{};
-  if (own.asked != 0) pause(*memory, keep);
-  const auto released = held > keep ? memory->shrink(bytes{keep}) : result<bytes>{bytes{}};
+  if (own.asked != 0) pause(memory, keep);
+  const auto released = held > keep ? memory.shrink(bytes{keep}) : result<bytes>{bytes{}};
   const std::uint64_t held_after = held_now();
   {
     WEIR_TRY_VALUE(opened, open_own());
@@ -279,17 +304,18 @@ result<bytes> budget_member::state::serve() try {
 bool budget_member::state::ask(bytes needed) try {
   if (is_forked()) return false;
   const auto memory = memory_.lock();
-  if (memory == nullptr) return false;
-  if (wait_for_pause(*memory)) return true;
+  if (!memory) return false;
+  if (wait_for_pause(memory)) return true;
   const auto deadline = clock::now() + patience_;
   // Physical memory comes in handles.
   const std::uint64_t unit = std::max<std::uint64_t>(gpu_.capabilities().granularity.count(), 1);
   const std::uint64_t whole = (std::min(needed, capacity_).count() + unit - 1) / unit * unit;
-  const bytes held = memory->reserved();
+  const bytes held = memory.reserved();
   // What the user's own limit, or the ceiling, forbids is of no use to anybody.
-  if (held > memory->limit() || bytes{whole} > memory->limit() - held) return false;
+  if (held > memory.limit() || bytes{whole} > memory.limit() - held) return false;
   std::vector<request> exhausted;  // those who gave less than they were asked for
   std::uint64_t given = 0;
+  bool has_looked = false;
   do {
     // Who else asked may have taken what was given: then there is less than before.
     const auto info = gpu_.memory_info();
@@ -297,7 +323,14 @@ bool budget_member::state::ask(bytes needed) try {
     if (given != 0 && (!info || free >= whole)) break;
     const std::uint64_t missing = free < whole ? whole - free : whole;
     auto asked = ask_next(held, bytes{whole}, missing, exhausted, given);
-    if (!asked || asked->empty()) break;
+    if (!asked) break;
+    if (asked->empty()) {
+      if (std::exchange(has_looked, true)) break;
+      auto looking = ask_to_look(held, bytes{whole}, exhausted);
+      if (!looking || looking->empty()) break;
+      static_cast<void>(wait_for(*looking, deadline));
+      continue;
+    }
     given += wait_for(*asked, deadline);
     for (const request& each : *asked)
       if (each.given < each.amount) exhausted.push_back(each);
@@ -317,10 +350,7 @@ result<std::vector<budget_member::state::request>> budget_member::state::ask_nex
   locked_page& page = opened.page;
   const place own = opened.place();
   found += page.taken_back();
-  const std::uint64_t most = page.capacity().count();
-  const std::uint64_t wanted = held.count() > most ? most : held.count() + needed.count();
-  if (wanted > own.ceiling) return asked;
-  const bool is_guaranteed = wanted <= own.floor;
+  const standing of_request = standing_of(own, held, needed, page.capacity());
 
   struct candidate {
     std::size_t index;
@@ -330,13 +360,9 @@ result<std::vector<budget_member::state::request>> budget_member::state::ask_nex
   std::vector<candidate> candidates;
   for (std::size_t i = 0; i < budget::most_members; ++i) {
     const place& each = page.content().places[i];
-    if (each.is_free() || i == opened.index) continue;
-    if (!is_guaranteed && each.priority >= own.priority) continue;
-    const bool has_no_more =
-        std::any_of(exhausted.begin(), exhausted.end(),
-                    [&](const request& earlier) { return earlier.member.is(each); });
+    if (i == opened.index || !gives_way(each, own, of_request)) continue;
     const std::uint64_t spare = less(less(each.held, each.asked), each.floor);
-    if (!has_no_more && spare != 0) candidates.push_back({i, spare, each.priority});
+    if (!is_among(exhausted, each) && spare != 0) candidates.push_back({i, spare, each.priority});
   }
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const candidate& a, const candidate& b) {
@@ -354,6 +380,30 @@ result<std::vector<budget_member::state::request>> budget_member::state::ask_nex
     missing -= one.amount;
   }
   return asked;
+}
+
+/// What a member holds is known as of its last look, and it may have grown since. Those of whom
+/// there is nothing to ask look again, which is a request for nothing. Not who has no thread for
+/// it, or left such a request unanswered.
+result<std::vector<budget_member::state::request>> budget_member::state::ask_to_look(
+    bytes held, bytes needed, const std::vector<request>& exhausted) {
+  std::vector<request> looking;
+  WEIR_TRY_VALUE(opened, open_own());
+  locked_page& page = opened.page;
+  const place own = opened.place();
+  const standing of_request = standing_of(own, held, needed, page.capacity());
+  looking.reserve(budget::most_members);
+  for (std::size_t i = 0; i < budget::most_members; ++i) {
+    place member = page.content().places[i];
+    if (i == opened.index || !gives_way(member, own, of_request)) continue;
+    const bool is_silent = member.asked == 0 && member.answered != member.requests;
+    if (member.period == 0 || is_silent || is_among(exhausted, member)) continue;
+    request one{.member = member};
+    one.number = ++member.requests;
+    WEIR_TRY(page.write(i, member));
+    looking.push_back(one);
+  }
+  return looking;
 }
 
 /// Until all have answered or ended, or it takes too long: then the rest is not wanted any more.
@@ -419,14 +469,14 @@ result<budget_share> budget_member::state::share() try {
 result<void> budget_member::state::set_share(const budget_share& share) try {
   if (is_forked()) return detail::fork_error();
   const auto memory = memory_.lock();
-  if (memory == nullptr || is_closed_) return errc::closed;
+  if (!memory || is_closed_) return errc::closed;
   place own;
   {
     WEIR_TRY_VALUE(opened, open_own());
     WEIR_TRY(opened.page.write_share(opened.index, opened.place(), share));
     own = opened.place();
   }
-  follow(*memory, own);
+  follow(memory, own);
   return {};
 } catch (const std::bad_alloc&) {
   return error{.code = errc::no_host_memory, .detail = "no host memory to look at a budget"};

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "heap/central_heap.hpp"
+#include "heap/heap_view.hpp"
 #include "sharing/budget_page.hpp"
 #include "weir/share/budget.hpp"
 
@@ -52,6 +52,9 @@ class budget_member::state : public std::enable_shared_from_this<state> {
     bool is_over = false;
   };
 
+  [[nodiscard]] static bool is_among(const std::vector<request>& some,
+                                     const budget::place& member) noexcept;
+
   struct own_page {
     budget::locked_page page;
     std::size_t index = 0;
@@ -71,17 +74,19 @@ class budget_member::state : public std::enable_shared_from_this<state> {
   void run();
 
   // Giving way.
-  void follow(heap::central_heap& memory, const budget::place& own) WEIR_EXCLUDES(mutex_);
-  void pause(heap::central_heap& memory, std::uint64_t most) WEIR_EXCLUDES(mutex_);
+  void follow(const heap::heap_view& memory, const budget::place& own) WEIR_EXCLUDES(mutex_);
+  void pause(const heap::heap_view& memory, std::uint64_t most) WEIR_EXCLUDES(mutex_);
   /// Whether a pause was in the way, which is over now.
-  [[nodiscard]] bool wait_for_pause(heap::central_heap& memory) WEIR_EXCLUDES(mutex_);
-  void set_ceiling(heap::central_heap& memory, std::uint64_t most) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool wait_for_pause(const heap::heap_view& memory) WEIR_EXCLUDES(mutex_);
+  void set_ceiling(const heap::heap_view& memory, std::uint64_t most) WEIR_REQUIRES(mutex_);
 
   // Asking.
   [[nodiscard]] result<std::vector<request>> ask_next(bytes held, bytes needed,
                                                       std::uint64_t missing,
                                                       const std::vector<request>& exhausted,
                                                       std::uint64_t& found);
+  [[nodiscard]] result<std::vector<request>> ask_to_look(bytes held, bytes needed,
+                                                         const std::vector<request>& exhausted);
   [[nodiscard]] std::uint64_t wait_for(std::vector<request>& asked, clock::time_point deadline);
   [[nodiscard]] bool collect(std::vector<request>& asked, bool is_late, std::uint64_t& given);
   [[nodiscard]] std::vector<observe::neighbour> neighbours() const;
@@ -89,7 +94,7 @@ class budget_member::state : public std::enable_shared_from_this<state> {
   const pid_t process_;
   const weir::device gpu_;
   const bytes capacity_;  // known when the device may be gone, too
-  const std::weak_ptr<heap::central_heap> memory_;
+  const heap::weak_heap_view memory_;
   const std::string folder_;
   const std::string card_;
   const std::chrono::milliseconds period_;

@@ -49,7 +49,8 @@ struct place {
   std::uint64_t given = 0;     // ever
   std::uint64_t requests = 0;  // how often others asked
   std::uint64_t answered = 0;  // the last request that was served
-  std::array<std::uint64_t, 2> unused{};
+  std::uint64_t period = 0;    // it looks at the page so often, in ms; 0: when its user says so
+  std::uint64_t unused = 0;
 
   [[nodiscard]] bool is_free() const noexcept { return process == 0; }
   [[nodiscard]] detail::process_identity owner() const noexcept { return {process, start}; }

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/signals_blocked.hpp"
 #include "weir/share/ticket.hpp"
 
 namespace weir { inline namespace v0 { namespace sharing {
@@ -174,6 +175,7 @@ void close_received(std::vector<descriptor> unwanted) noexcept {
   }
   if (!is_slow) return;
   try {
+    const detail::signals_blocked quiet;
     std::thread{[closed = std::move(unwanted)] {}}.detach();
   } catch (const std::exception&) {
     // Without a thread they are closed here; their sender had no time to set the option again.

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/signals_blocked.hpp"
 #include "base/thread_number.hpp"
 #include "observe/own_work.hpp"
 #include "sim/dispatch.hpp"
@@ -265,6 +266,7 @@ void state::check_blocks(const range& touched, const party& accessor, block_book
 
 void state::start_background() {
   if (background_.joinable()) return;
+  const detail::signals_blocked quiet;
   background_ = std::thread{[this] {
     while (!background_stop_.load()) {
       {

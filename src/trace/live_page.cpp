@@ -14,7 +14,8 @@
 #include "base/file.hpp"
 #include "base/host_memory.hpp"
 #include "base/process.hpp"
-#include "heap/central_heap.hpp"
+#include "base/signals_blocked.hpp"
+#include "heap/heap_view.hpp"
 #include "trace/live_layout.hpp"
 #include "trace/live_leftovers.hpp"
 #include "weir/device/virtual_memory.hpp"
@@ -24,7 +25,7 @@ namespace {
 
 using namespace trace::live;
 
-content take_content(heap::central_heap& memory, device gpu) {
+content take_content(const heap::heap_view& memory, device gpu) {
   content summary;
   summary.device = static_cast<std::uint64_t>(gpu.id().number());
   summary.device_total = gpu.total_memory().count();
@@ -72,9 +73,7 @@ content take_content(heap::central_heap& memory, device gpu) {
 class live_page::publisher {
  public:
   publisher(caching_allocator& allocator, std::chrono::milliseconds period)
-      : memory_{heap::central_heap::of(allocator).weak_from_this()},
-        gpu_{allocator.device()},
-        period_{period} {}
+      : memory_{allocator}, gpu_{allocator.device()}, period_{period} {}
 
   ~publisher() {
     if (::getpid() != process_) {
@@ -201,11 +200,11 @@ class live_page::publisher {
   /// A snapshot, which puts off the next so that they never take more than their share of time.
   [[nodiscard]] std::optional<content> take(std::uint32_t request) {
     const auto heap = memory_.lock();
-    if (heap == nullptr) return std::nullopt;
+    if (!heap) return std::nullopt;
     std::optional<content> fresh;
     const std::int64_t began = now();
     try {
-      fresh = take_content(*heap, gpu_);
+      fresh = take_content(heap, gpu_);
       fresh->updates = ++updates_;
       fresh->answered = request;
       fresh->time = began;
@@ -253,7 +252,7 @@ class live_page::publisher {
   const pid_t process_ = ::getpid();
   const std::uint64_t start_ = detail::own_process().start;
   const std::uint64_t processes_ = detail::process_namespace();
-  std::weak_ptr<heap::central_heap> memory_;
+  heap::weak_heap_view memory_;
   const device gpu_;
   const std::chrono::nanoseconds period_;
   std::string path_;
@@ -274,6 +273,7 @@ result<std::unique_ptr<live_page>> live_page::publish(caching_allocator& allocat
                                                       const live_page_options& options) try {
   if (options.period < std::chrono::milliseconds{10})
     return error{.code = errc::invalid_argument, .detail = "a live page's period is too short"};
+  const detail::signals_blocked quiet;
   auto state = std::make_unique<publisher>(allocator, options.period);
   WEIR_TRY(state->start());
   return std::unique_ptr<live_page>{new live_page{std::move(state)}};

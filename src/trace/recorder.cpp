@@ -7,6 +7,7 @@
 
 #include "base/host_memory.hpp"
 #include "base/member_list.hpp"
+#include "base/signals_blocked.hpp"
 #include "trace/event_collector.hpp"
 #include "trace/ticks.hpp"
 
@@ -22,6 +23,7 @@ result<std::unique_ptr<recorder>> recorder::start(const std::string& path,
     return error{.code = errc::invalid_argument, .detail = "a level is 0 to 19"};
   if (options.flush_every.count() < 1)
     return error{.code = errc::invalid_argument, .detail = "flush_every is a millisecond or more"};
+  const detail::signals_blocked quiet;
   trace::event_collector::prepare();
   WEIR_TRY_VALUE(file, trace::file_writer::create(path, trace::find_zstd(), options.level));
   recorder_options settings = options;

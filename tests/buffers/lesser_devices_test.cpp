@@ -196,6 +196,33 @@ TEST_F(no_concurrent_access, memory_attached_to_a_stream_is_that_streams) {
   EXPECT_EQ(some.view().value()[0], 3U);
 }
 
+TEST_F(no_concurrent_access,
+       while_the_host_has_a_view_of_a_streams_memory_the_stream_gets_no_other) {
+  const auto on = make_stream();
+  const auto other = make_stream();
+  auto some = unified_buffer<word>::zeroed(granule_words, on, attachment::single).value();
+  auto more = unified_buffer<word>::zeroed(granule_words, on).value();
+  auto same = unified_buffer<word>::zeroed(granule_words, on, attachment::single).value();
+  {
+    const auto view = some.view().value();
+    EXPECT_EQ(code_of(more.record_stream(on)), errc::not_ready);
+    EXPECT_EQ(code_of(same.record_stream(on)), errc::not_ready);
+    EXPECT_EQ(code_of(unified_buffer<word>::zeroed(granule_words, on)), errc::not_ready);
+    launch(more.record_stream(other).value(), other);
+    touch(view);
+  }
+  {
+    const auto first = some.try_view().value();
+    const auto second = same.view().value();
+    touch(first);
+    EXPECT_EQ(code_of(more.record_stream(on)), errc::not_ready);
+  }
+  WEIR_DONE(other.synchronize());
+  launch(more.record_stream(on).value(), on);
+  EXPECT_THAT(more.view().value().span(), Each(2U));
+  EXPECT_THAT(machine->hazards(), ::testing::IsEmpty());
+}
+
 TEST_F(no_concurrent_access, the_stream_of_a_single_attachment_may_go) {
   auto own = make_stream();
   auto some = unified_buffer<word>::zeroed(granule_words, own, attachment::single).value();

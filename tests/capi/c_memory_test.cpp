@@ -297,7 +297,9 @@ TEST_F(c_allocators, ask_a_callback_before_they_take_memory_from_the_driver) {
     auto& by = *static_cast<holder*>(context);
     ++by.calls;
     by.needed = needed;
-    if (by.held != nullptr) EXPECT_OK(weir_allocator_free(by.memory, std::exchange(by.held, {})));
+    if (by.held != nullptr) {
+      EXPECT_OK(weir_allocator_free(by.memory, std::exchange(by.held, {})));
+    }
     return 0;
   };
   weir_callback* registration = nullptr;

@@ -514,7 +514,7 @@ void program::check(bool everything) {
   require(now.cached == now.reserved.current - now.active.current, "cached is not what is left");
   require(now.blocks.current == live_.size(), "blocks is not what is live");
   require(now.requested.current == bytes{live_bytes_}, "requested is not what is live");
-  const std::string violation = heap::central_heap::of(memory_).check();
+  const std::string violation = heap::central_heap::of(memory_).inspection().check();
   require(violation.empty(), violation);
   check_metadata();
 }

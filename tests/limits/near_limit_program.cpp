@@ -289,7 +289,7 @@ outcome run(const program& played, placement_policy policy, std::uint64_t most, 
     }
     if (!result.whole) break;
   }
-  result.contradiction = heap::central_heap::of(memory).check();
+  result.contradiction = heap::central_heap::of(memory).inspection().check();
   result.reserved_peak = memory.stats().reserved.peak.count();
   for (void* const each : blocks) memory.deallocate(each);
   return result;

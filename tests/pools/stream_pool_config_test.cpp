@@ -123,6 +123,16 @@ TEST_P(stream_pool_config_test, the_threshold_obeys_the_maximum_and_keeps_its_va
   EXPECT_EQ(pool.attribute(attribute::release_threshold).value(), bytes::max().count());
 }
 
+TEST_P(stream_pool_config_test, a_maximum_beyond_the_device_is_none) {
+  for (const bytes most : {bytes{std::uint64_t{1} << 48}, bytes::max()}) {
+    auto pool = make({.initial = 2_MiB, .max = most});
+    const auto stream = make_stream();
+    EXPECT_TRUE(pool.allocate_owned(64_MiB, stream));
+    ASSERT_TRUE(stream.synchronize());
+    EXPECT_GE(pool.stats().value().reserved, 64_MiB);
+  }
+}
+
 TEST_P(stream_pool_config_test, figures_can_be_read_and_only_peaks_set_back) {
   auto pool = make();
   for (const auto figure : {attribute::reserved, attribute::used}) {

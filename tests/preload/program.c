@@ -516,6 +516,25 @@ static int ipc(void) {
   return 0;
 }
 
+/* Frees what is freed already, by all ways, and uses what comes after it. */
+static int twice(void) {
+  CUdeviceptr p = 0;
+  begin(0);
+  for (int way = 0; way < 8; ++way) {
+    const int is_ordered = way & 1, first = way & 2, second = way & 4;
+    int codes[3];
+    codes[0] = is_ordered ? p_cuMemAllocAsync(&p, 3 * MIB, NULL) : p_cuMemAlloc(&p, 3 * MIB);
+    p_cuCtxSynchronize();
+    codes[1] = first ? p_cuMemFreeAsync(p, NULL) : p_cuMemFree(p);
+    codes[2] = second ? p_cuMemFreeAsync(p, NULL) : p_cuMemFree(p);
+    printf("%d: %d %d %d\n", way, codes[0], codes[1], codes[2]);
+    p = allocate(3 * MIB);
+    printf("holds %d\n", holds(p, 3 * MIB, (unsigned char)way));
+    p_cuMemFree(p);
+  }
+  return 0;
+}
+
 static void* work(void* number) {
   const unsigned char value = (unsigned char)(size_t)number;
   CUstream stream;
@@ -692,35 +711,17 @@ static int leave(void) {
 static const struct {
   const char* name;
   int (*run)(void);
-} scenarios[] = {{"basic", basic},
-                 {"many", many},
-                 {"fill", fill},
-                 {"ordered", ordered},
-                 {"hazard", hazard},
-                 {"capture", capture},
-                 {"pools", pools},
-                 {"crosses", crosses},
-                 {"both", both},
-                 {"over", over},
-                 {"captures", captures},
-                 {"reset", reset},
-                 {"releases", releases},
-                 {"peers", peers},
-                 {"ipc", ipc},
-                 {"threads", threads},
-                 {"forks", forks},
-                 {"child", child},
-                 {"runtimes", runtimes},
-                 {"leave", leave},
-                 {"hold", hold},
-                 {"gate", gate},
-                 {"closes", closes},
-                 {"again", again},
-                 {"unended", unended},
-                 {"resets", resets},
-                 {"workers", workers},
-                 {"errors", own_error},
-                 {"unended_thread", unended_thread}};
+} scenarios[] = {
+    {"basic", basic},       {"many", many},         {"fill", fill},
+    {"ordered", ordered},   {"hazard", hazard},     {"capture", capture},
+    {"pools", pools},       {"crosses", crosses},   {"both", both},
+    {"over", over},         {"captures", captures}, {"reset", reset},
+    {"releases", releases}, {"peers", peers},       {"ipc", ipc},
+    {"twice", twice},       {"threads", threads},   {"forks", forks},
+    {"child", child},       {"runtimes", runtimes}, {"leave", leave},
+    {"hold", hold},         {"gate", gate},         {"closes", closes},
+    {"again", again},       {"unended", unended},   {"resets", resets},
+    {"workers", workers},   {"errors", own_error},  {"unended_thread", unended_thread}};
 
 int main(int count, char** words) {
   if (count < 3) return 2;

@@ -163,6 +163,11 @@ class Served(Case):
         self.compare(["ordered"], "--keep", "cuMemAllocAsync")
         self.assertEqual(self.calls()["cuMemAllocAsync"], 44)
 
+    def test_double_frees(self):
+        for policy in ("balanced", "classic", "classic_expandable"):
+            for free in ("wait", "async"):
+                self.compare(["twice"], "--policy", policy, "--free", free, ways=["dlsym"])
+
     def test_policies(self):
         for policy in ("balanced", "compact", "never_move", "classic"):
             self.compare(["basic"], "--policy", policy, ways=["runtime"])
@@ -240,6 +245,7 @@ class PassedOn(Case):
         self.assertEqual(served.stderr, "weir run: cuIpcGetMemHandle knows no memory of weir's; "
                                         "--keep cuMemAlloc leaves cuMemAlloc to the driver\n")
         self.assertEqual(self.weir_run(program, "--quiet").stderr, "")
+        self.assertEqual(self.weir_run(program, "--policy", "classic").stdout, "handle 1\n")
         self.assertEqual(self.weir_run(program, "--keep", "cuMemAlloc").stdout, "handle 0\n")
 
     def test_settings_that_cannot_be_read(self):
@@ -635,6 +641,24 @@ class InPython(Case):
         (self.modules / "sitecustomize.py").write_text("print('mine'); value = 3\n")
         ran = self.python("import sitecustomize; print(sitecustomize.value); import cupy")
         self.assertEqual(ran.stdout, "mine\n3\ncupy is imported\nweir in cupy\n")
+
+    def test_python_that_ignores_its_environment(self):
+        """It cannot import what PYTHONPATH names: it gets the preloaded library."""
+        text = "import os; print('LD_PRELOAD' in os.environ)"
+        script = self.folder / "job"
+        for flags in (["-I"], ["-S"], ["-E"], ["-BS"], ["-X", "dev", "-E"], ["-W", "ignore", "-uI"]):
+            with self.subTest(flags=flags):
+                self.assertEqual(self.weir_run([sys.executable, *flags, "-c", text]).stdout, "True\n")
+                script.write_text(f"#!/usr/bin/env -S {sys.executable} {' '.join(flags)}\n{text}\n")
+                script.chmod(0o755)
+                self.assertEqual(self.weir_run([script]).stdout, "True\n")
+        for flags in (["-B"], ["-X", "dev"], ["-WIgnore"], ["-W", "ignore"]):
+            with self.subTest(flags=flags):
+                self.assertEqual(self.weir_run([sys.executable, *flags, "-c", text, "-I"]).stdout, "False\n")
+        ran = self.weir_run([sys.executable, "-I", "-c", text], "--python", "on")
+        self.assertEqual(ran.stdout, "False\n")
+        self.assertEqual(ran.stderr, f"weir run: {sys.executable} ignores PYTHONPATH (-E, -I or -S), and runs as it "
+                                     "is; without --python on it gets the preloaded library\n")
 
     def test_children(self):
         text = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import cupy'])"

@@ -200,6 +200,39 @@ TEST_F(budget_test, a_request_within_the_floor_gets_what_others_cache_above_thei
   mine.deallocate(block, on);
 }
 
+/// The page has what a member held when it last looked: nothing, here.
+TEST_F(budget_test, who_has_grown_since_it_last_looked_gives_way_as_well) {
+  auto mine = make();
+  auto others = make();
+  auto how = options("other", 512_MiB, 2_GiB, 9);
+  how.period = 300ms;
+  const auto other = join(others, how);
+  const auto member = join(mine, options("mine", 1_GiB, 2_GiB, 0));
+  cache(others, usable);
+  const bytes known = row("other").held;
+  const auto block = mine.try_allocate(1_GiB, on);
+  ASSERT_TRUE(block) << block.error().message();
+  // A machine that is busy may have looked before.
+  EXPECT_THAT(known, ::testing::AnyOf(0_B, usable));
+  EXPECT_EQ(others.stats().reserved.current, usable - 1_GiB);
+  EXPECT_EQ(row("other").held, usable - 1_GiB);
+  EXPECT_EQ(row("other").given, 1_GiB);
+  mine.deallocate(*block, on);
+}
+
+TEST_F(budget_test, who_looks_and_has_nothing_to_spare_goes_on_without_a_pause) {
+  auto mine = make();
+  auto others = make();
+  const auto other = join(others, serving("other", 512_MiB, 2_GiB));
+  const auto member = join(mine, options("mine", 1536_MiB, 2_GiB));
+  void* const live = others.allocate(512_MiB, on);
+  EXPECT_EQ(code_of(mine.try_allocate(1536_MiB, on)), errc::out_of_memory);
+  EXPECT_EQ(row("other").held, 512_MiB);
+  EXPECT_EQ(row("other").given, 0_B);
+  EXPECT_EQ(others.limit(), card_size);
+  others.deallocate(live, on);
+}
+
 TEST_F(budget_test, nobody_gives_below_the_floor) {
   auto mine = make();
   auto others = make();

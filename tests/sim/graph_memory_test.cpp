@@ -9,7 +9,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 /// What the driver takes from the device at a time.
-constexpr std::size_t unit = 32 * mib;
+constexpr std::size_t pool_unit = 32 * mib;
 
 class graph_memory_test : public graph_fixture {};
 
@@ -47,7 +47,7 @@ TEST_F(graph_memory_test, alloc_nodes_end_with_the_addresses) {
     EXPECT_EQ(node, nullptr);
   }
   EXPECT_THAT(nodes(graph), IsEmpty());
-  EXPECT_EQ(alloc_node(graph, mib) % unit, 0u) << "the first of its unit";
+  EXPECT_EQ(alloc_node(graph, mib) % pool_unit, 0u) << "the first of its pool_unit";
 }
 
 TEST_F(graph_memory_test, free_nodes_free_graph_memory_once) {
@@ -89,11 +89,11 @@ TEST_F(graph_memory_test, captured_allocation_lives_inside_the_graph) {
     EXPECT_EQ(seen, 42);
   }
   EXPECT_THAT(hazards(), IsEmpty());
-  EXPECT_EQ(machine->used(device_id{0}), before + bytes{unit});  // free, but cached
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), unit);
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), unit);
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), unit);
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), unit);
+  EXPECT_EQ(machine->used(device_id{0}), before + bytes{pool_unit});  // free, but cached
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), pool_unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), pool_unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), pool_unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), pool_unit);
 
   EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0u);
@@ -120,13 +120,13 @@ TEST_F(graph_memory_test, high_marks_can_be_reset_only_to_zero) {
     EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, high, nullptr), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(cuda.device_set_graph_mem_attribute(7, high, &value), CUDA_ERROR_INVALID_DEVICE);
   }
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), unit);
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), pool_unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), pool_unit);
   value = 0;
   EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value),
             CUDA_SUCCESS);
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), 0u);
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), pool_unit);
   EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &value),
             CUDA_SUCCESS);
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), 0u);
@@ -136,7 +136,7 @@ TEST_F(graph_memory_test, high_marks_can_be_reset_only_to_zero) {
   EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &value),
             CUDA_SUCCESS);
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), 0u);
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), pool_unit);
   EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &value),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.device_get_graph_mem_attribute(7, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value),
@@ -160,9 +160,9 @@ TEST_F(graph_memory_test, an_unfreed_allocation_lives_on_until_freed_outside) {
   launch(exec, s);
   wait_for(s);
   EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);  // does not take what is in use
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), pool_unit);
   EXPECT_EQ(cuda.mem_free(p), CUDA_SUCCESS);
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), pool_unit);
   EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), 0u);
   EXPECT_THAT(hazards(), IsEmpty());
@@ -194,7 +194,7 @@ TEST_F(graph_memory_test, auto_free_frees_before_the_next_launch) {
   launch(exec, s);
   work(s, {writes(p, mib)});
   wait_for(s);
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), pool_unit);
   EXPECT_THAT(hazards(), IsEmpty());
   EXPECT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
 }
@@ -309,16 +309,16 @@ TEST_F(graph_memory_test, small_allocations_share_a_unit_without_sharing_bytes) 
   const CUdeviceptr b = alloc_node(graph, mib);
   const CUdeviceptr c = alloc_node(graph, 31 * mib);  // does not fit behind the others
   EXPECT_EQ(b, a + 1024);
-  EXPECT_TRUE(c < a || c >= a + unit);
+  EXPECT_TRUE(c < a || c >= a + pool_unit);
   launch(executable(graph), s);
   work(s, {writes(a, 700), writes(b, mib), writes(c, 31 * mib)});
   wait_for(s);
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 2 * unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 2 * pool_unit);
   EXPECT_EQ(cuda.mem_free_async(a, s), CUDA_SUCCESS);
   EXPECT_EQ(cuda.mem_free_async(c, s), CUDA_SUCCESS);
   wait_for(s);
   EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);  // b is still there
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), pool_unit);
   work(s, {reads(b, mib)});
   EXPECT_THAT(hazards(), IsEmpty());
   work(s, {reads(a, 700)});
@@ -338,7 +338,7 @@ TEST_F(graph_memory_test, a_trim_leaves_pages_that_the_free_of_one_stream_still_
   EXPECT_EQ(cuda.mem_free_async(b, quick), CUDA_SUCCESS);
   wait_for(quick);
   EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), pool_unit);
   machine->release(slow);
   wait_for(slow);
   EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
@@ -351,7 +351,7 @@ TEST_F(graph_memory_test, an_allocation_may_take_all_that_is_left_of_a_unit) {
   const CUdeviceptr a = alloc_node(graph, mib);
   EXPECT_EQ(alloc_node(graph, 31 * mib), a + mib);
   const CUdeviceptr c = alloc_node(graph, 1);
-  EXPECT_TRUE(c < a || c >= a + unit) << "nothing is left";
+  EXPECT_TRUE(c < a || c >= a + pool_unit) << "nothing is left";
 }
 
 TEST_F(graph_memory_test, pages_of_destroyed_graphs_are_cached_and_used_again) {
@@ -368,7 +368,7 @@ TEST_F(graph_memory_test, pages_of_destroyed_graphs_are_cached_and_used_again) {
     wait_for(s);
     EXPECT_EQ(cuda.graph_exec_destroy(exec), CUDA_SUCCESS);
     EXPECT_EQ(cuda.graph_destroy(graph), CUDA_SUCCESS);
-    EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), unit);
+    EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), pool_unit);
   }
   EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0u);
@@ -389,7 +389,7 @@ TEST_F(graph_memory_test, pages_of_a_destroyed_graph_stay_until_its_launch_is_th
   EXPECT_EQ(cuda.graph_exec_destroy(exec), CUDA_SUCCESS);
   EXPECT_EQ(cuda.graph_destroy(graph), CUDA_SUCCESS);
   EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), pool_unit);
   machine->release(s);
   wait_for(s);
   EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
@@ -460,7 +460,7 @@ TEST_F(graph_memory_test, cached_pages_come_without_their_past) {
   };
   used_on(s);
   used_on(other);
-  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), unit) << "the same pages";
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), pool_unit) << "the same pages";
   EXPECT_THAT(hazards(), IsEmpty());
 }
 
@@ -479,10 +479,10 @@ TEST_F(graph_memory_test, cached_pages_are_used_again_where_the_size_is_the_same
     EXPECT_EQ(cuda.graph_destroy(graph), CUDA_SUCCESS);
     return graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
   };
-  EXPECT_EQ(used_by_a_graph(2 * unit), 2 * unit);
-  EXPECT_EQ(used_by_a_graph(unit), 3 * unit);
-  EXPECT_EQ(used_by_a_graph(2 * unit), 3 * unit);
-  EXPECT_EQ(used_by_a_graph(unit), 3 * unit);
+  EXPECT_EQ(used_by_a_graph(2 * pool_unit), 2 * pool_unit);
+  EXPECT_EQ(used_by_a_graph(pool_unit), 3 * pool_unit);
+  EXPECT_EQ(used_by_a_graph(2 * pool_unit), 3 * pool_unit);
+  EXPECT_EQ(used_by_a_graph(pool_unit), 3 * pool_unit);
 }
 
 TEST_F(graph_memory_test, a_launch_that_does_not_fit_fails_and_leaves_the_graph_usable) {
@@ -554,18 +554,18 @@ TEST_F(graph_memory_of_two, a_reset_leaves_the_other_device_alone) {
   use(other_context);
   const CUstream other = stream();
   const CUdeviceptr there = made_by_a_graph(1, other);
-  ASSERT_EQ(machine->used(device_id{0}), bytes{unit});
-  ASSERT_EQ(machine->used(device_id{1}), bytes{unit});
+  ASSERT_EQ(machine->used(device_id{0}), bytes{pool_unit});
+  ASSERT_EQ(machine->used(device_id{1}), bytes{pool_unit});
 
   ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
   EXPECT_EQ(machine->used(device_id{0}), bytes{});
   EXPECT_EQ(reserved(0), 0u);
   EXPECT_EQ(cuda.mem_free_async(here, other), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(machine->used(device_id{1}), bytes{unit});
-  EXPECT_EQ(reserved(1), unit);
+  EXPECT_EQ(machine->used(device_id{1}), bytes{pool_unit});
+  EXPECT_EQ(reserved(1), pool_unit);
   work(other, {writes(there, mib)});
   EXPECT_EQ(cuda.device_graph_mem_trim(1), CUDA_SUCCESS);
-  EXPECT_EQ(reserved(1), unit) << "still in use";
+  EXPECT_EQ(reserved(1), pool_unit) << "still in use";
   EXPECT_EQ(cuda.mem_free_async(there, other), CUDA_SUCCESS);
   wait_for(other);
   EXPECT_THAT(hazards(), IsEmpty());
@@ -584,7 +584,7 @@ TEST_F(graph_memory_of_two, a_unit_is_of_one_graph_and_one_device_with_the_same_
   const CUgraph graph = empty_graph();
   const CUdeviceptr first = made(graph, 0);
   const CUmemAccessDesc other{{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  const auto is_next_to_it = [&](CUdeviceptr p) { return p >= first && p < first + unit; };
+  const auto is_next_to_it = [&](CUdeviceptr p) { return p >= first && p < first + pool_unit; };
   EXPECT_FALSE(is_next_to_it(made(empty_graph(), 0)));
   EXPECT_FALSE(is_next_to_it(made(graph, 1)));
   EXPECT_FALSE(is_next_to_it(made(graph, 0, {other})));
@@ -651,12 +651,12 @@ TEST_F(graph_memory_of_two, a_trim_is_of_one_device) {
   const CUdeviceptr there = made_by_a_graph(1, other);
   EXPECT_EQ(cuda.mem_free_async(there, other), CUDA_SUCCESS);
   wait_for(other);
-  EXPECT_EQ(reserved(0), unit);
-  EXPECT_EQ(reserved(1), unit);
+  EXPECT_EQ(reserved(0), pool_unit);
+  EXPECT_EQ(reserved(1), pool_unit);
   EXPECT_EQ(cuda.device_graph_mem_trim(1), CUDA_SUCCESS);
-  EXPECT_EQ(reserved(0), unit);
+  EXPECT_EQ(reserved(0), pool_unit);
   EXPECT_EQ(reserved(1), 0u);
-  EXPECT_EQ(machine->used(device_id{0}), bytes{unit});
+  EXPECT_EQ(machine->used(device_id{0}), bytes{pool_unit});
   EXPECT_EQ(machine->used(device_id{1}), bytes{});
 }
 
@@ -673,8 +673,8 @@ TEST_F(graph_memory_of_two, devices_share_no_unit_though_both_may_use_it) {
     ASSERT_EQ(cuda.graph_add_mem_alloc_node(&node, graph, nullptr, 0, &wanted), CUDA_SUCCESS);
   }
   launch(executable(graph), stream());
-  EXPECT_EQ(reserved(0), unit);
-  EXPECT_EQ(reserved(1), unit);
+  EXPECT_EQ(reserved(0), pool_unit);
+  EXPECT_EQ(reserved(1), pool_unit);
 }
 
 }  // namespace

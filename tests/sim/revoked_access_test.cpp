@@ -9,7 +9,7 @@ namespace weir::sim_tests { namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr auto none = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+constexpr auto no_rights = CU_MEM_ACCESS_FLAGS_PROT_NONE;
 constexpr auto read_only = CU_MEM_ACCESS_FLAGS_PROT_READ;
 constexpr auto read_write = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 
@@ -57,7 +57,7 @@ class revoked_access : public memory_fixture {
 TEST_F(revoked_access, UnderQueuedWorkIsReported) {
   const CUstream on = stream();
   work(on, {writes(range + 64, 64)});
-  EXPECT_EQ(set_access(0, none), CUDA_SUCCESS);
+  EXPECT_EQ(set_access(0, no_rights), CUDA_SUCCESS);
   ASSERT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use));
   const sim::hazard reported = machine->hazards()[0];
   EXPECT_EQ(reported.first.label, "work");
@@ -74,21 +74,21 @@ TEST_F(revoked_access, UnderQueuedWorkIsReported) {
 TEST_F(revoked_access, UnderWorkThatHappenedButNobodyWaitedForIsReported) {
   work(stream(), {writes(range, 64)});
   machine->run_until_idle();
-  EXPECT_EQ(set_access(0, none), CUDA_SUCCESS);
+  EXPECT_EQ(set_access(0, no_rights), CUDA_SUCCESS);
   EXPECT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use));
 }
 
 TEST_F(revoked_access, AfterAWaitIsFine) {
   EXPECT_EQ(run(stream(), {writes(range, 64)}), CUDA_SUCCESS);
   EXPECT_EQ(run(stream_of_other(), {writes(range, 64)}), CUDA_SUCCESS);
-  EXPECT_EQ(set_access(0, none), CUDA_SUCCESS);
-  EXPECT_EQ(set_access(1, none), CUDA_SUCCESS);
+  EXPECT_EQ(set_access(0, no_rights), CUDA_SUCCESS);
+  EXPECT_EQ(set_access(1, no_rights), CUDA_SUCCESS);
   EXPECT_THAT(hazards(), IsEmpty());
 }
 
 TEST_F(revoked_access, OfAnotherDeviceThanTheOneAtWorkIsFine) {
   work(stream(), {writes(range, 64)});
-  EXPECT_EQ(set_access(1, none), CUDA_SUCCESS);
+  EXPECT_EQ(set_access(1, no_rights), CUDA_SUCCESS);
   EXPECT_THAT(hazards(), IsEmpty());
   EXPECT_EQ(cuda.ctx_synchronize(), CUDA_SUCCESS);
 }
@@ -104,14 +104,14 @@ TEST_F(revoked_access, OfADeviceWhoseWorkIsFollowedByAnotherDevicesIsReported) {
   ASSERT_EQ(cuda.event_record(mark, there), CUDA_SUCCESS);
   ASSERT_EQ(cuda.stream_wait_event(here, mark, 0), CUDA_SUCCESS);
   work(here, {writes(range, 64)});
-  EXPECT_EQ(set_access(1, none), CUDA_SUCCESS);
+  EXPECT_EQ(set_access(1, no_rights), CUDA_SUCCESS);
   ASSERT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use));
 }
 
 TEST_F(revoked_access, OfADeviceWhoseWorkWasWaitedForIsFineWhileAnotherWorks) {
   EXPECT_EQ(run(stream_of_other(), {writes(range, 64)}), CUDA_SUCCESS);
   work(stream(), {writes(range, 64)});
-  EXPECT_EQ(set_access(1, none), CUDA_SUCCESS);
+  EXPECT_EQ(set_access(1, no_rights), CUDA_SUCCESS);
   EXPECT_THAT(hazards(), IsEmpty());
 }
 
@@ -146,9 +146,9 @@ TEST_F(revoked_access, UnderACopyCountsForTheOwnerOfTheMemory) {
   void* const host = pinned(64);
   const CUstream there = stream_of_other();
   ASSERT_EQ(cuda.memcpy_htod_async(range, host, 64, there), CUDA_SUCCESS);
-  EXPECT_EQ(set_access(1, none), CUDA_SUCCESS);
+  EXPECT_EQ(set_access(1, no_rights), CUDA_SUCCESS);
   EXPECT_THAT(hazards(), IsEmpty()) << "device 0 owns the memory and does the copy";
-  EXPECT_EQ(set_access(0, none), CUDA_SUCCESS);
+  EXPECT_EQ(set_access(0, no_rights), CUDA_SUCCESS);
   EXPECT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use));
 }
 
@@ -202,13 +202,13 @@ TEST_F(revoked_access, ToAPoolUnderWorkOfAPeerIsReported) {
   const CUstream there = stream_of_other();
   EXPECT_EQ(run(there, {writes(memory, 64)}), CUDA_SUCCESS);
   work(here, {writes(memory, 64)});
-  EXPECT_EQ(set_pool_access(none), CUDA_SUCCESS);
+  EXPECT_EQ(set_pool_access(no_rights), CUDA_SUCCESS);
   EXPECT_THAT(hazards(), IsEmpty()) << "the peer's work was waited for";
   ASSERT_EQ(cuda.stream_synchronize(here), CUDA_SUCCESS);
 
   ASSERT_EQ(set_pool_access(read_write), CUDA_SUCCESS);
   work(there, {writes(memory, 64)});
-  EXPECT_EQ(set_pool_access(none), CUDA_SUCCESS);
+  EXPECT_EQ(set_pool_access(no_rights), CUDA_SUCCESS);
   ASSERT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use));
   EXPECT_EQ(machine->hazards()[0].second.label, "mem_pool_set_access");
 }

@@ -760,6 +760,35 @@ class Record(Case):
                          sorted([f"weir record: {trace} (3 B)",
                                  f"weir record: {self.folder / 'run.2.weirtrace'} (2 B)"]))
 
+    def test_the_programs_own_files_are_no_traces(self):
+        trace = self.folder / "run.weirtrace"
+        names = ["run.log", "run.2.log", "run.x.weirtrace", "run.weirtrace.part", "run.weirtrace.9.bak"]
+        write = f"cd {self.folder}; for each in {' '.join(names)}; do echo > $each; done"
+        self.expect(weir("record", "-o", trace, "--", "sh", "-c", write), 3)
+        write = f"cd {self.folder}; echo > run.3.weirtrace.17.part; echo > run.weirtrace.17.2.part"
+        ran = self.expect(weir("record", "-o", trace, "--", "sh", "-c", write), 0)
+        self.assertEqual(len(ran.stderr.splitlines()), 2)
+
+    def test_the_process_may_be_part_of_a_traces_name(self):
+        trace = self.folder / "run-%p.weirtrace"
+        ran = self.expect(weir("record", "-o", trace, "--", arguments.program), 0)
+        [made] = self.folder.glob("run-[0-9]*.weirtrace")
+        self.assertRegex(ran.stderr, rf"^weir record: {made} \([0-9.]+ [KM]?i?B\)\n$")
+        self.expect(weir("record", "-o", trace, "--", "true"), 3)
+
+    def test_a_trace_that_cannot_be_made_is_said_before_the_program_runs(self):
+        trace = self.folder / "missing" / "run.weirtrace"
+        for command in (["record", "-o"], ["run", "--record"]):
+            ran = self.expect(weir(*command, trace, "--", "echo", "ran"), 64)
+            self.assertEqual((ran.stdout, ran.stderr),
+                             ("", f"weir {command[0]}: {trace.parent}: No such file or directory\n"))
+
+    def test_the_end_of_flags_is_no_name_of_a_trace(self):
+        for command in (["record", "-o"], ["run", "--record"]):
+            ran = self.expect(weir(*command, "--", "echo", "ran"), 64)
+            self.assertEqual((ran.stdout, ran.stderr),
+                             ("", f"weir {command[0]}: --: is no name of a file; name the trace before it\n"))
+
     def test_a_trace_needs_no_extension(self):
         trace = self.folder / "run"
         ran = self.expect(weir("record", "-o", trace, "--", "sh", "-c", 'printf 123 > "$WEIR_RECORD"'), 0)
@@ -779,6 +808,15 @@ class Record(Case):
         self.expect(ran, 0)
         self.assertEqual((self.folder / "run.weirtrace").read_text(), "123")
         self.assertEqual(ran.stderr, f"weir record: {self.folder / 'run.weirtrace'} (3 B)\n")
+
+    def test_who_ends_the_command_ends_the_program(self):
+        script = f"trap 'exit 9' TERM; echo > {self.folder}/ready; while :; do sleep 0.05; done"
+        command = [arguments.weir, "record", "-o", self.folder / "run.weirtrace", "--", "sh", "-c", script]
+        with subprocess.Popen([str(each) for each in command], stderr=subprocess.DEVNULL) as running_command:
+            while not (self.folder / "ready").exists():
+                time.sleep(0.01)
+            running_command.terminate()
+            self.assertEqual(running_command.wait(timeout=60), 9)
 
     def test_signals_of_the_terminal_are_the_programs(self):
         def as_in_a_terminal():

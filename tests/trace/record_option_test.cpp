@@ -1,7 +1,9 @@
 // Recording, and live pages, because the options or the environment say so.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 
@@ -94,6 +96,71 @@ TEST(record_option, records_each_allocator_into_a_file) {
   EXPECT_THAT(files_in(folder), ElementsAre("run.2.weirtrace", "run.weirtrace"));
   EXPECT_THAT(expect_recorded(folder.path("run.weirtrace"), 5000).stacks, IsEmpty());
   expect_recorded(folder.path("run.2.weirtrace"), 9000);
+}
+
+std::ptrdiff_t entries_of(const char* folder) {
+  const std::filesystem::directory_iterator all{folder};
+  return std::distance(std::filesystem::begin(all), std::filesystem::end(all));
+}
+
+TEST(record_option, of_allocators_that_are_gone_takes_no_thread_and_no_descriptor) {
+  const scratch_folder folder;
+  allocator_options settings;
+  settings.record = folder.path("run.weirtrace");
+  const auto allocate_again_and_again = [&] {
+    static_cast<void>(allocate_twice(settings));
+    const auto threads = entries_of("/proc/self/task");
+    const auto descriptors = entries_of("/proc/self/fd");
+    for (int i = 0; i < 5; ++i) static_cast<void>(allocate_twice(settings));
+    if (!std::filesystem::exists(folder.path("run.11.weirtrace"))) return 4;
+    if (entries_of("/proc/self/task") != threads) return 5;
+    return entries_of("/proc/self/fd") == descriptors ? 0 : 6;
+  };
+  EXPECT_EQ(in_child(allocate_again_and_again).status, 0);
+  EXPECT_EQ(files_in(folder).size(), 12u);
+  expect_recorded(folder.path("run.7.weirtrace"), 5000);
+  expect_recorded(folder.path("run.12.weirtrace"), 9000);
+}
+
+TEST(record_option, ends_where_files_may_grow_no_further_and_the_program_goes_on) {
+  const scratch_folder folder;
+  allocator_options settings;
+  settings.record = folder.path("run.weirtrace");
+  const auto record_beyond_the_limit = [&] {
+    const auto machine = open_small_machine();
+    const auto gpu = machine->device(device_id{0}).value();
+    const auto memory = caching_allocator::create(gpu, settings).value();
+    const auto stream = weir::stream::create(gpu).value();
+    const rlimit limit{4096, 4096};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 4;
+    for (std::uint64_t i = 1; i <= 50'000; ++i)
+      memory.deallocate(memory.allocate(bytes{i * 7919 % 500'000 + 1}, stream), stream);
+    return 0;
+  };
+  EXPECT_EQ(in_child(record_beyond_the_limit).status, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder.path("run.weirtrace")));
+}
+
+TEST(services, leave_the_signals_of_the_program_to_its_threads) {
+  const scratch_folder folder;
+  allocator_options settings;
+  settings.record = folder.path("run.weirtrace");
+  settings.live = true;
+  settings.budget = "floor=1MiB folder=" + folder.path("budget");
+  const auto wait_for_a_signal = [&] {
+    const auto machine = open_small_machine();
+    const auto memory = caching_allocator::create(machine->device(device_id{0}).value(), settings);
+    if (!memory) return 4;
+    sigset_t waited_for;
+    sigemptyset(&waited_for);
+    sigaddset(&waited_for, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &waited_for, nullptr);
+    kill(getpid(), SIGTERM);
+    int taken = 0;
+    sigwait(&waited_for, &taken);
+    return taken == SIGTERM ? 0 : 5;
+  };
+  EXPECT_EQ(in_child(wait_for_a_signal).status, 0);
 }
 
 TEST(record_option, has_stacks_where_asked) {

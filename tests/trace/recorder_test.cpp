@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <barrier>
 #include <csignal>
 #include <functional>
 #include <map>
@@ -833,6 +835,25 @@ TEST_F(recorder_test, goes_on_while_a_thread_at_its_very_end_waits_for_room) {
   EXPECT_EQ(read.events.size(), 35u);
   EXPECT_EQ(addresses.size(), 35u);
   EXPECT_EQ(read.dropped, 0u);
+}
+
+TEST(recorder, of_several_that_end_at_once_each_keeps_its_file) {
+  for (int round = 0; round < 300; ++round) {
+    const scratch_folder folder;
+    if (round % 2 == 1) write_bytes(folder.path("run.weirtrace"), "old");
+    std::array<std::unique_ptr<weir::recorder>, 4> recorders;
+    for (auto& each : recorders) each = recorder::start(folder.path("run.weirtrace")).value();
+    std::barrier together{4};
+    std::vector<std::jthread> threads;
+    for (auto& each : recorders)
+      threads.emplace_back([&] {
+        together.arrive_and_wait();
+        EXPECT_TRUE(each->stop());
+      });
+    threads.clear();
+    ASSERT_EQ(folder.files(), 4u);
+    ASSERT_NE(read_bytes(folder.path("run.weirtrace")), "old");
+  }
 }
 
 }  // namespace

@@ -21,6 +21,8 @@ inline constexpr int output_lost = 74;
 
 /// What SIGPIPE did before the command ignored it: programs that it starts get it back.
 inline void (*inherited_sigpipe)(int) = SIG_DFL;
+/// The same of files that grow beyond a limit (ulimit -f).
+inline void (*inherited_sigxfsz)(int) = SIG_DFL;
 
 // Each adds its subcommand; if that is chosen, its exit code goes to `exit_code`.
 

@@ -67,7 +67,8 @@ std::string output_problem() {
 int main(int argc, char** argv) {
   using namespace weir::command;
   inherited_sigpipe = std::signal(SIGPIPE, SIG_IGN);  // a reader who left is an error like others
-  int exit_code = 70;                                 // EX_SOFTWARE of sysexits.h
+  inherited_sigxfsz = std::signal(SIGXFSZ, SIG_IGN);
+  int exit_code = 70;  // EX_SOFTWARE of sysexits.h
   std::string problem;
   try {
     exit_code = run(argc, argv);

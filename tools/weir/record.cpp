@@ -4,7 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -12,6 +14,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "commands.hpp"
@@ -33,7 +36,8 @@ constexpr const char* record_explanation =
     "\n"
     "Exit codes:\n"
     "  3         the program ended well, but nothing was recorded\n"
-    "  64        the command line could not be understood, or FILE is there already\n"
+    "  64        the command line could not be understood, FILE is there already, or\n"
+    "            cannot be made\n"
     "  126, 127  the program could not be started, or not be found\n"
     "  others    the program's own; 128 and the signal's number if one ended it";
 
@@ -47,26 +51,68 @@ struct program_end {
   bool was_started = true;
 };
 
+std::atomic<pid_t> running_program{0};
+static_assert(std::atomic<pid_t>::is_always_lock_free);
+
+/// While it lives the signals of the terminal are the program's alone, as it gets them itself, and
+/// SIGTERM, which reaches the command alone, is handed on to it.
+class signals_of_program {
+ public:
+  signals_of_program() {
+    sigset_t handed_on;
+    sigemptyset(&handed_on);
+    sigaddset(&handed_on, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &handed_on, &mask_);
+    struct sigaction ignored {};
+    ignored.sa_handler = SIG_IGN;
+    ::sigaction(SIGINT, &ignored, &interrupt_);
+    ::sigaction(SIGQUIT, &ignored, &quit_);
+    ::sigaction(SIGTERM, nullptr, &terminate_);
+  }
+  ~signals_of_program() { restore(); }
+  signals_of_program(const signals_of_program&) = delete;
+  signals_of_program& operator=(const signals_of_program&) = delete;
+
+  void hand_on_to(pid_t program) {
+    running_program = program;
+    struct sigaction handed_on {};
+    handed_on.sa_handler = [](int signal) {
+      const int before = errno;
+      ::kill(running_program, signal);
+      errno = before;
+    };
+    handed_on.sa_flags = SA_RESTART;
+    if (terminate_.sa_handler != SIG_IGN) ::sigaction(SIGTERM, &handed_on, nullptr);
+    ::sigprocmask(SIG_SETMASK, &mask_, nullptr);
+  }
+  void restore() {
+    ::sigaction(SIGINT, &interrupt_, nullptr);
+    ::sigaction(SIGQUIT, &quit_, nullptr);
+    ::sigaction(SIGTERM, &terminate_, nullptr);
+    ::sigprocmask(SIG_SETMASK, &mask_, nullptr);
+  }
+
+ private:
+  struct sigaction interrupt_ {};
+  struct sigaction quit_ {};
+  struct sigaction terminate_ {};
+  sigset_t mask_{};
+};
+
 /// Runs it and waits.
 program_end run_program(const std::vector<std::string>& command) {
   std::vector<char*> words;
   for (const std::string& each : command) words.push_back(const_cast<char*>(each.c_str()));
   words.push_back(nullptr);
-  // The terminal's signals are meant for the program; we stay to list what it left behind.
-  struct sigaction ignore {};
-  struct sigaction interrupt {};
-  struct sigaction quit {};
-  ignore.sa_handler = SIG_IGN;
-  ::sigaction(SIGINT, &ignore, &interrupt);
-  ::sigaction(SIGQUIT, &ignore, &quit);
+  signals_of_program signals;
   // Starting the program closes it; a byte says that it could not be started.
   std::array<int, 2> refusal{-1, -1};
   const bool is_told = ::pipe2(refusal.data(), O_CLOEXEC) == 0;
   const pid_t child = ::fork();
   if (child == 0) {
-    ::sigaction(SIGINT, &interrupt, nullptr);
-    ::sigaction(SIGQUIT, &quit, nullptr);
+    signals.restore();
     ::signal(SIGPIPE, SIG_DFL);  // the command's own choice, not the program's
+    ::signal(SIGXFSZ, inherited_sigxfsz);
     ::execvp(words.front(), words.data());
     const int code = errno == ENOENT ? 127 : 126;
     const std::string text =
@@ -75,6 +121,7 @@ program_end run_program(const std::vector<std::string>& command) {
     if (is_told) written = ::write(refusal[1], "x", 1);
     ::_exit(code);
   }
+  if (child > 0) signals.hand_on_to(child);
   bool was_started = child > 0;
   if (is_told) {
     char byte = 0;
@@ -88,8 +135,6 @@ program_end run_program(const std::vector<std::string>& command) {
   int status = 0;
   while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  ::sigaction(SIGINT, &interrupt, nullptr);
-  ::sigaction(SIGQUIT, &quit, nullptr);
   if (child < 0) {
     print_error(record_subcommand,
                 fmt::format("the program could not be started: {}", std::strerror(errno)));
@@ -98,36 +143,66 @@ program_end run_program(const std::vector<std::string>& command) {
   return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), was_started};
 }
 
+/// Reads a name from its front.
+class name_reader {
+ public:
+  explicit name_reader(std::string_view name) : rest_{name} {}
+
+  [[nodiscard]] bool skip(std::string_view text) {
+    const bool is_there = rest_.starts_with(text);
+    if (is_there) rest_.remove_prefix(text.size());
+    return is_there;
+  }
+  [[nodiscard]] bool skip_digits() {
+    const auto length = std::min(rest_.find_first_not_of("0123456789"), rest_.size());
+    rest_.remove_prefix(length);
+    return length != 0;
+  }
+  [[nodiscard]] bool is_at_end() const { return rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+};
+
+/// Whether a trace of a program that records to `output` has this name: it, further ones with a
+/// number before the ending, and of each what a crash left behind. %p is the program's process.
+bool is_trace_of(const std::filesystem::path& output, const std::string& name, bool has_number) {
+  const std::string stem = output.stem().string();
+  const auto placeholder = stem.find("%p");
+  name_reader reader{name};
+  if (!reader.skip(stem.substr(0, placeholder))) return false;
+  if (placeholder != stem.npos &&
+      !(reader.skip_digits() && reader.skip(stem.substr(placeholder + 2))))
+    return false;
+  if (has_number && !(reader.skip(".") && reader.skip_digits())) return false;
+  if (!reader.skip(output.extension().string())) return false;
+  if (reader.is_at_end()) return true;
+  if (!(reader.skip(".") && reader.skip_digits() && reader.skip("."))) return false;
+  if (reader.skip_digits() && !reader.skip(".")) return false;
+  return reader.skip("part") && reader.is_at_end();
+}
+
 /// The trace and what stands beside it: a process's further allocators, a crash's remains.
 std::vector<std::filesystem::path> recorded_at(const std::filesystem::path& output) {
   std::vector<std::filesystem::path> files;
-  const auto folder = output.has_parent_path() ? output.parent_path() : ".";
-  const std::string stem = output.stem().string();
   std::error_code ignored;
-  for (const auto& each : std::filesystem::directory_iterator{folder, ignored}) {
+  for (const auto& each : std::filesystem::directory_iterator{output.parent_path(), ignored}) {
     const std::string name = each.path().filename().string();
-    const bool is_trace_file = name == output.filename() || name.starts_with(stem + ".");
-    if (is_trace_file && each.is_regular_file(ignored)) files.push_back(each.path());
+    const bool is_trace = is_trace_of(output, name, false) || is_trace_of(output, name, true);
+    if (is_trace && each.is_regular_file(ignored)) files.push_back(each.path());
   }
   return files;
 }
 
 int run_record(const record_arguments& args) {
-  std::filesystem::path output = args.output;
-  if (output.empty()) {
+  std::string name = args.output;
+  if (name.empty()) {
     const auto program = std::filesystem::path{args.command.front()}.filename().string();
-    output = fmt::format("{}-{}.weirtrace", program, ::getpid());
+    name = fmt::format("{}-{}.weirtrace", program, ::getpid());
   }
-  // Absolute: the program may change its folder.
-  std::error_code code;
-  output = std::filesystem::absolute(output, code);
-  const bool is_there = !code && std::filesystem::exists(output, code);
-  if (code || is_there) {
-    print_error(record_subcommand,
-                fmt::format("{}: {}", output.string(),
-                            code ? code.message() : "is there already, and is left alone"));
-    return bad_usage;
-  }
+  const auto found = new_trace(record_subcommand, name);
+  if (!found) return bad_usage;
+  const std::filesystem::path& output = *found;
   const auto before = recorded_at(output);
   ::setenv("WEIR_RECORD", output.c_str(), 1);
   ::setenv("WEIR_LIVE", "on", 0);  // for weir top, meanwhile
@@ -137,6 +212,7 @@ int run_record(const record_arguments& args) {
   for (const auto& each : recorded_at(output)) {
     if (std::find(before.begin(), before.end(), each) != before.end()) continue;
     any = true;
+    std::error_code code;
     const std::uint64_t size = std::filesystem::file_size(each, code);
     print_error(record_subcommand,
                 fmt::format("{} ({})", each.string(), to_string(bytes{code ? 0 : size})));

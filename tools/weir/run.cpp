@@ -37,7 +37,8 @@ constexpr const char* run_explanation =
     "it cannot take over is left to the driver, and said once. docs/run.md tells what that is.\n"
     "\n"
     "Exit codes:\n"
-    "  64        the command line could not be understood, or the trace is there already\n"
+    "  64        the command line could not be understood, the trace is there already, or\n"
+    "            cannot be made\n"
     "  126, 127  the program could not be started, or not be found\n"
     "  others    the program's own, signals included";
 
@@ -94,19 +95,6 @@ void add_to_list(const char* variable, const std::string& entry, bool in_front) 
   ::setenv(variable, list.c_str(), 1);
 }
 
-/// Where the trace goes, as the program is told: it may change its folder. None: it cannot go
-/// there.
-std::optional<std::string> trace_file(const std::string& path) {
-  std::error_code code;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, code);
-  const bool is_there = !code && std::filesystem::exists(absolute, code);
-  if (!code && !is_there) return absolute.string();
-  print_error(run_subcommand,
-              fmt::format("{}: {}", absolute.string(),
-                          code ? code.message() : "is there already, and is left alone"));
-  return std::nullopt;
-}
-
 void prepare_python(const run_arguments& args, const preload_files& files,
                     const std::string& trace) {
   if (!trace.empty()) ::setenv("WEIR_RECORD", trace.c_str(), 1);
@@ -147,9 +135,9 @@ int run_as_program(const run_arguments& args) {
   if (!set_options(args)) return bad_usage;
   std::string trace;
   if (!args.record.empty()) {
-    const auto file = trace_file(args.record);
+    const auto file = new_trace(run_subcommand, args.record);
     if (!file) return bad_usage;
-    trace = *file;
+    trace = file->string();
   }
   const auto files = find_preload_files();
   if (!files) {
@@ -163,9 +151,14 @@ int run_as_program(const run_arguments& args) {
                             files->library.string()));
     return failed;
   }
-  const program_file program = examine_program(args.command.front());
-  const bool is_python =
-      !args.record_only && args.python != "off" && (args.python == "on" || program.is_python);
+  const program_file program = examine_program(args.command);
+  const bool is_python = !args.record_only && args.python != "off" &&
+                         (args.python == "on" || (program.is_python && !program.is_isolated));
+  if (!args.quiet && is_python && program.is_isolated)
+    print_error(run_subcommand,
+                fmt::format("{} ignores PYTHONPATH (-E, -I or -S), and runs as it is; without "
+                            "--python on it gets the preloaded library",
+                            args.command.front()));
   if (args.quiet) ::setenv("WEIR_RUN_QUIET", "on", 1);
   if (is_python) {
     prepare_python(args, *files, trace);
@@ -179,6 +172,7 @@ int run_as_program(const run_arguments& args) {
   for (const std::string& each : args.command) words.push_back(const_cast<char*>(each.c_str()));
   words.push_back(nullptr);
   ::signal(SIGPIPE, inherited_sigpipe);
+  ::signal(SIGXFSZ, inherited_sigxfsz);
   ::execvp(words.front(), words.data());
   const int reason = errno;
   print_error(run_subcommand, fmt::format("{}: {}", args.command.front(), std::strerror(reason)));

@@ -6,12 +6,15 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string_view>
+#include <vector>
 
 namespace weir::command {
 
@@ -36,16 +39,41 @@ std::filesystem::path path_of(const std::string& name) {
   return {};
 }
 
-/// Whether the interpreter that a script's first line names is Python, perhaps by env.
-bool has_python_shebang(const std::string& head) {
-  if (!head.starts_with("#!")) return false;
-  std::istringstream line{head.substr(2, head.find('\n') - 2)};
-  for (std::string word; line >> word;) {
-    const std::string file = std::filesystem::path{word}.filename().string();
-    if (names_python(file)) return true;
-    if (file != "env" && !file.starts_with("-")) return false;
+/// Whether options of Python's, up to the first word that is none, keep it from importing what
+/// PYTHONPATH names: -E, -I and -S.
+bool is_isolated(std::span<const std::string> words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string_view word = words[i];
+    if (word.size() < 2 || !word.starts_with('-') || word == "--") return false;
+    if (word.starts_with("--")) {
+      if (word == "--check-hash-based-pycs") ++i;
+      continue;
+    }
+    const std::size_t end = std::min(word.find_first_of("cmWX"), word.size());
+    if (word.substr(0, end).find_first_of("EIS") != word.npos) return true;
+    if (end == word.size()) continue;
+    if (word[end] == 'c' || word[end] == 'm') return false;
+    if (end + 1 == word.size()) ++i;  // the next word is its argument
   }
   return false;
+}
+
+/// Python and its options, as a script's first line names them, perhaps by env.
+std::vector<std::string> python_of_shebang(const std::string& head) {
+  if (!head.starts_with("#!")) return {};
+  std::istringstream line{head.substr(2, head.find('\n') - 2)};
+  std::vector<std::string> words{std::istream_iterator<std::string>{line}, {}};
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    const std::string file = std::filesystem::path{*word}.filename().string();
+    if (names_python(file)) return {word, words.end()};
+    if (file != "env" && !file.starts_with("-")) return {};
+  }
+  return {};
+}
+
+void examine_python(program_file& program, std::span<const std::string> words) {
+  program.is_python = true;
+  program.is_isolated = is_isolated(words.subspan(1));
 }
 
 /// Whether it is an ELF program without an interpreter, which is what loads shared libraries.
@@ -90,15 +118,17 @@ std::optional<preload_files> find_preload_files() {
   return std::nullopt;
 }
 
-program_file examine_program(const std::string& name) {
+program_file examine_program(std::span<const std::string> command) {
+  const std::string& name = command.front();
   program_file program;
-  program.is_python = names_python(std::filesystem::path{name}.filename().string());
+  if (names_python(std::filesystem::path{name}.filename().string()))
+    examine_python(program, command);
   const auto location = path_of(name);
   std::ifstream file{location, std::ios::binary};
   std::array<char, 512> start{};
   file.read(start.data(), start.size());
   const std::string head{start.data(), static_cast<std::size_t>(file.gcount())};
-  if (has_python_shebang(head)) program.is_python = true;
+  if (const auto words = python_of_shebang(head); !words.empty()) examine_python(program, words);
   if (is_static(file, head)) {
     program.obstacle = "is linked statically: nothing can be preloaded, and it runs as it is";
   } else if (gains_rights(location)) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 
 namespace weir::command {
@@ -16,11 +17,12 @@ struct preload_files {
 [[nodiscard]] std::optional<preload_files> find_preload_files();
 
 struct program_file {
-  bool is_python = false;  ///< the interpreter, or a script for it
-  std::string obstacle{};  ///< why nothing can be preloaded; empty: nothing is in the way
+  bool is_python = false;    ///< the interpreter, or a script for it
+  bool is_isolated = false;  ///< Python that ignores PYTHONPATH
+  std::string obstacle{};    ///< why nothing can be preloaded; empty: nothing is in the way
 };
 
-/// The program that execvp() would start for the name; if there is none, nothing is known.
-[[nodiscard]] program_file examine_program(const std::string& name);
+/// The program that execvp() would start for the first word; if there is none, nothing is known.
+[[nodiscard]] program_file examine_program(std::span<const std::string> command);
 
 }  // namespace weir::command

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <system_error>
 
 #include "formats/frames.hpp"
@@ -30,6 +32,25 @@ std::string trace_name(std::string_view path) {
     }
   }
   return std::string{name};
+}
+
+std::optional<std::filesystem::path> new_trace(std::string_view subcommand,
+                                               const std::string& path) {
+  const auto refuse = [&](const std::filesystem::path& what, const std::string& reason) {
+    print_error(subcommand, fmt::format("{}: {}", what.string(), reason));
+    return std::nullopt;
+  };
+  if (path == "--") return refuse(path, "is no name of a file; name the trace before it");
+  std::error_code code;
+  std::filesystem::path output = std::filesystem::absolute(path, code);
+  if (code) return refuse(path, code.message());
+  if (std::filesystem::exists(output, code))
+    return refuse(output, "is there already, and is left alone");
+  if (code) return refuse(output, code.message());
+  const std::filesystem::path folder = output.parent_path();
+  if (folder.string().find("%p") == std::string::npos && ::access(folder.c_str(), W_OK | X_OK) != 0)
+    return refuse(folder, std::strerror(errno));
+  return output;
 }
 
 void print_error(std::string_view subcommand, std::string_view message) {

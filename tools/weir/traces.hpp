@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -41,6 +42,11 @@ bool warn_if_damaged(std::string_view subcommand, const std::string& path,
 /// did.
 bool warn_if_suspended(std::string_view subcommand, const std::string& path,
                        const recording& recording);
+
+/// Where a program is to record, absolute: it may change its folder. Empty: something is there, or
+/// nothing can be made there, which is printed.
+[[nodiscard]] std::optional<std::filesystem::path> new_trace(std::string_view subcommand,
+                                                             const std::string& path);
 
 /// "weir replay: …" on the error output.
 void print_error(std::string_view subcommand, std::string_view message);

@@ -194,8 +194,8 @@ class unified_buffer {
 
   /// The elements, for work that is queued on `stream` next; it may be of another device.
   /// not_ready: a host view lives (of any unified buffer, where the device has no concurrent
-  /// managed access); bad_stream, not_permitted: on such a device, the memory is attached to
-  /// another stream, or to the host.
+  /// managed access, but for memory of the host or of another stream); bad_stream, not_permitted:
+  /// on such a device, the memory is attached to another stream, or to the host.
   [[nodiscard]] result<device_span<T>> record_stream(const stream_ref& stream) {
     WEIR_TRY(memory_.record_stream(stream));
     return span();
