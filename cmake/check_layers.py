@@ -33,7 +33,7 @@ BLOCKING_FUNCTIONS = {
     "src/heap/backup.cpp": ("return_segment", "finish", "drain"),
     "src/heap/central_heap.cpp": ("wait_before_release",),
     "src/heap/checked_free.cpp": ("wait_for",),
-    "src/heap/suspend.cpp": ("wait_for_users",),
+    "src/heap/residency_suspend.cpp": ("wait_for_users",),
     "src/pools/all_devices.cpp": ("wait_for_other_devices",),
     "src/pools/block_cache_end.cpp": ("wait_for_all_users",),
     "src/pools/block_source.cpp": ("plain_memory", "pinned_memory"),

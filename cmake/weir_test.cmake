@@ -12,7 +12,7 @@
 # (of a test that needs a GPU: that its sources are those of such a test). THREADED names the sources whose
 # tests use several threads, and what these need: with ThreadSanitizer the program consists of them, and
 # ./dev test builds and runs it with that as well. OPTIMISED says that the test's own code runs so long that it is worth
-# optimising.
+# optimising. ON_DEMAND says that ./dev test leaves it out.
 #
 # Labels say where a test runs. unit (the default), contract and scenario run everywhere; slow ones not
 # under sanitizers; tool (the command) and example not under ThreadSanitizer; script and package once, in
@@ -120,7 +120,7 @@ function(weir_test_sources name)
 endfunction()
 
 function(weir_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "CHECKED;OPTIMISED" "TIMEOUT"
+  cmake_parse_arguments(PARSE_ARGV 1 test "CHECKED;OPTIMISED;ON_DEMAND" "TIMEOUT"
     "SOURCES;THREADED;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT;APART")
   if(WEIR_SANITIZE AND (slow IN_LIST test_LABELS OR gpu IN_LIST test_LABELS))
     return()  # it would be compiled for nothing
@@ -148,6 +148,8 @@ function(weir_test name)
   if(test_CHECKED)
     add_dependencies(weir_checked_tests ${name})
     list(APPEND test_LABELS checked)
+  elseif(test_ON_DEMAND)
+    list(APPEND test_LABELS on_demand)
   else()
     add_dependencies(weir_release_tests ${name})
   endif()

@@ -75,7 +75,8 @@ result<void*> central_heap::allocate_at(std::uint64_t address, bytes size, const
 
 result<pool_state*> central_heap::route(const pool* from) {
   if (from == nullptr) {
-    pool_state* const apart = tag_pools_.empty() ? nullptr : pool_of(current_tag());
+    pool_state* const apart =
+        residency_.any_tag_pool() ? residency_.suspendable_pool(current_tag()) : nullptr;
     return apart != nullptr ? apart : pools_.front().get();
   }
   pool_state* const chosen = find_pool(from->id());
@@ -133,7 +134,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   const auto fail = [&](errc code) {
     mutex_.assert_held();
     count_failure();
-    return no_room(code, size, tag, slot);
+    return inspector_.no_room(code, size, tag, slot);
   };
   if (!accounts_.may_allocate(tag, complete.units * unit)) return fail(errc::limit_exceeded);
   // No search can help a request that is larger than the device. A source may have more.
@@ -146,7 +147,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
     count_failure();
     throw;
   }
-  note_growth();
+  residency_.note_growth();
   trail_.last = search.last_rung();
   if (!room && room.code() == errc::out_of_memory) count_failure();
   if (!room) return std::move(room).error();

@@ -266,6 +266,7 @@ result<void> backup_copies::begin(host_memory_kind kind, bytes chunk, copy_meter
   chunk_ = staged_ ? std::min(chunk.count(), most_staging) : chunk.count();
   for (lane& each : all_) {
     if (each.stream == nullptr) {
+      const detail::mutex_lock lock{queueing_};
       WEIR_TRY(check(call::stream_create_with_priority,
                      bound.driver().stream_create_with_priority(
                          &each.stream, driver::CU_STREAM_NON_BLOCKING, priorities.least)));
@@ -295,9 +296,13 @@ result<void> backup_copies::save(std::uint64_t address, backup_piece to,
     lane& by = all_[next_++ % lanes];
     if (staged_ || meter_ != nullptr) WEIR_TRY(settle(by, bound));
     std::byte* const host = staged_ ? by.staging.host : to.host + at;
-    WEIR_TRY(check(call::memcpy_dtoh_async,
-                   bound.driver().memcpy_dtoh_async(host, address + at, size, by.stream),
-                   bytes{size}));
+    {
+      const detail::mutex_lock lock{queueing_};
+      if (stopped_) return {};
+      WEIR_TRY(check(call::memcpy_dtoh_async,
+                     bound.driver().memcpy_dtoh_async(host, address + at, size, by.stream),
+                     bytes{size}));
+    }
     if (staged_) by.waiting = {to.host + at, size};
     if (meter_ != nullptr) by.metered = size;
   }
@@ -325,6 +330,7 @@ result<void> backup_copies::restore(std::uint64_t address, backup_piece from,
 }
 
 result<void> backup_copies::precede(const stream_ref& stream, const context_scope& bound) {
+  const detail::mutex_lock lock{queueing_};
   for (const lane& each : all_) {
     if (each.stream == nullptr) continue;
     WEIR_TRY_VALUE(copied, event::create(home_->handle()));

@@ -29,7 +29,7 @@ struct backup_piece {
 };
 
 /// Host memory that is held for contents, of all kinds together: now, and the most that it was.
-/// Owned by the central heap. Any thread, without a lock.
+/// Owned by the heap's residency. Any thread, without a lock.
 class backup_gauge {
  public:
   void add(std::uint64_t size) noexcept {
@@ -56,10 +56,10 @@ class backup_gauge {
 /// next time until somebody trims.
 ///
 /// Every byte of its segments is in one piece that was taken or in one free range. Sizes are in
-/// whole units of 512 bytes, so that any part of a piece can be given back. Owned by the central
-/// heap. Any thread. Taking may pin memory, which takes a second for 2 GiB, and the driver waits
-/// for the device before it takes memory back; no lock is held for either. A segment that is on its
-/// way back has no free range.
+/// whole units of 512 bytes, so that any part of a piece can be given back. Owned by the heap's
+/// residency. Any thread. Taking may pin memory, which takes a second for 2 GiB, and the driver
+/// waits for the device before it takes memory back; no lock is held for either. A segment that is
+/// on its way back has no free range.
 class backup_memory {
  public:
   /// What it holds counts in `held` as well.
@@ -114,8 +114,8 @@ class backup_memory {
   backup_gauge& all_held_;
 };
 
-/// The heap whose progress callback the calling thread is in; null: it is in none. Such a thread
-/// must not wait until memory has arrived, as it arrives only after the callback returns.
+/// The heap (its core) whose progress callback the calling thread is in; null: it is in none. Such
+/// a thread must not wait until memory has arrived, as it arrives only after the callback returns.
 inline thread_local const void* heap_of_progress = nullptr;
 
 /// Adds up what was copied, and says so to whoever asked. Of one suspend or resume.
@@ -146,8 +146,8 @@ class copy_meter {
 /// Copies contents between the device and host memory, in chunks, on streams of its own that
 /// nothing else is queued on and that nobody else knows.
 ///
-/// What was queued is done when finish() has succeeded or drain() has said so. Owned by the central
-/// heap, used by one thread at a time, without the heap's lock.
+/// What was queued is done when finish() has succeeded or drain() has said so. Owned by the heap's
+/// residency, used by one thread at a time, without the heap's lock; any thread may stop it.
 class backup_copies {
  public:
   backup_copies(weir::device device, backup_memory& pinned) noexcept
@@ -164,9 +164,13 @@ class backup_copies {
                                   const context_scope& bound);
   [[nodiscard]] result<void> restore(std::uint64_t address, backup_piece from,
                                      const context_scope& bound);
-  /// Makes what is queued on the stream from now on wait for all copies. Not where memory is not
-  /// pinned: there the host has a part in them.
-  [[nodiscard]] result<void> precede(const stream_ref& stream, const context_scope& bound);
+  /// Makes what is queued on the stream from now on wait for all copies. Not for copies back from
+  /// memory that is not pinned: there the host has a part in them. Any thread.
+  [[nodiscard]] result<void> precede(const stream_ref& stream, const context_scope& bound)
+      WEIR_EXCLUDES(queueing_);
+  /// From now on save() queues nothing: nobody wants the contents any more. Any thread.
+  void stop() noexcept WEIR_EXCLUDES(queueing_) { set_stopped(true); }
+  void restart() noexcept WEIR_EXCLUDES(queueing_) { set_stopped(false); }
   /// Waits for everything.
   [[nodiscard]] result<void> finish(const context_scope& bound);
   /// The same where nothing of it matters any more; lets go of what begin() took. False: the driver
@@ -184,9 +188,15 @@ class backup_copies {
   };
 
   [[nodiscard]] result<void> settle(lane& each, const context_scope& bound);
+  void set_stopped(bool value) noexcept WEIR_EXCLUDES(queueing_) {
+    const detail::mutex_lock lock{queueing_};
+    stopped_ = value;
+  }
 
   const std::shared_ptr<detail::device_state> home_;
   backup_memory& pinned_;
+  detail::mutex queueing_;  // while a stream of all_ is made or gets a copy that may be stopped
+  bool stopped_ WEIR_GUARDED_BY(queueing_) = false;
   std::array<lane, lanes> all_{};
   std::size_t next_ = 0;
   bool staged_ = false;

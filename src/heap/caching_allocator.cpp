@@ -128,17 +128,17 @@ result<bytes> caching_allocator::rounded_size(bytes size) {
 
 result<bytes> caching_allocator::size_of(const void* pointer) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->size_of(pointer);
+  return heap_->inspection().size_of(pointer);
 }
 
 result<block_info> caching_allocator::block_at(const void* pointer) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->block_at(pointer);
+  return heap_->inspection().block_at(pointer);
 }
 
 result<std::string> caching_allocator::describe_address(const void* pointer) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->describe_address(pointer);
+  return heap_->inspection().describe_address(pointer);
 }
 
 result<block_handles> caching_allocator::handles_under(const void* pointer) const {
@@ -161,25 +161,25 @@ result<void> caching_allocator::close() const {
 }
 
 memory_stats caching_allocator::stats() const {
-  return heap_ == nullptr ? memory_stats{} : heap_->stats();
+  return heap_ == nullptr ? memory_stats{} : heap_->inspection().stats();
 }
 memory_stats caching_allocator::stats(weir::tag of) const {
-  return heap_ == nullptr ? memory_stats{} : heap_->stats(of);
+  return heap_ == nullptr ? memory_stats{} : heap_->inspection().stats(of);
 }
 std::vector<tag_stats> caching_allocator::stats_by_tag() const {
-  return heap_ == nullptr ? std::vector<tag_stats>{} : heap_->stats_by_tag();
+  return heap_ == nullptr ? std::vector<tag_stats>{} : heap_->inspection().stats_by_tag();
 }
 void caching_allocator::reset_peaks() const {
-  if (heap_ != nullptr) heap_->reset_peaks();
+  if (heap_ != nullptr) heap_->inspection().reset_peaks();
 }
 void caching_allocator::reset_counters() const {
-  if (heap_ != nullptr) heap_->reset_counters();
+  if (heap_ != nullptr) heap_->inspection().reset_counters();
 }
 allocator_snapshot caching_allocator::snapshot() const {
-  return heap_ == nullptr ? allocator_snapshot{} : heap_->snapshot();
+  return heap_ == nullptr ? allocator_snapshot{} : heap_->inspection().snapshot();
 }
 memory_report caching_allocator::explain(bytes size, const stream_ref& stream) const {
-  return heap_ == nullptr ? memory_report{} : heap_->explain(size, stream);
+  return heap_ == nullptr ? memory_report{} : heap_->inspection().explain(size, stream);
 }
 
 result<bytes> caching_allocator::trim(bytes keep) const {
@@ -206,60 +206,60 @@ result<void> caching_allocator::release_stream(const stream_ref& stream) const {
 result<void> caching_allocator::declare_suspendable(weir::tag of,
                                                     const suspendable_options& options) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->declare_suspendable(of, options);
+  return heap_->residency().declare_suspendable(of, options);
 }
 result<suspend_outcome> caching_allocator::suspend(weir::tag of,
                                                    const suspend_options& options) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->suspend(of, options);
+  return heap_->residency().suspend(of, options);
 }
 result<suspend_outcome> caching_allocator::suspend(const suspend_options& options) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->suspend(heap::central_heap::all_pools{}, options);
+  return heap_->residency().suspend(heap::residency::all_pools{}, options);
 }
 result<resume_outcome> caching_allocator::resume(weir::tag of,
                                                  const resume_options& options) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->resume(of, options);
+  return heap_->residency().resume(of, options);
 }
 result<resume_outcome> caching_allocator::resume(const resume_options& options) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->resume(heap::central_heap::all_pools{}, options);
+  return heap_->residency().resume(heap::residency::all_pools{}, options);
 }
 result<void> caching_allocator::suspend_async(weir::tag of, const suspend_options& options) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->suspend_async(of, options);
+  return heap_->residency().suspend_async(of, options);
 }
 result<void> caching_allocator::suspend_async(const suspend_options& options) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->suspend_async(heap::central_heap::all_pools{}, options);
+  return heap_->residency().suspend_async(heap::residency::all_pools{}, options);
 }
 result<resume_outcome> caching_allocator::resume_async(weir::tag of,
                                                        const stream_ref& stream) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->resume_async(of, stream);
+  return heap_->residency().resume_async(of, stream);
 }
 result<resume_outcome> caching_allocator::resume_async(const stream_ref& stream) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->resume_async(heap::central_heap::all_pools{}, stream);
+  return heap_->residency().resume_async(heap::residency::all_pools{}, stream);
 }
 bool caching_allocator::is_suspended(weir::tag of) const {
   if (heap_ == nullptr) return false;
-  const auto suspended = heap_->is_suspended(of);
+  const auto suspended = heap_->residency().is_suspended(of);
   return suspended && *suspended;
 }
 result<void> caching_allocator::reserve_backup(bytes size, host_memory_kind kind) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->reserve_backup(size, kind);
+  return heap_->residency().reserve_backup(size, kind);
 }
 result<bytes> caching_allocator::trim_backup() const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->trim_backup();
+  return heap_->residency().trim_backup();
 }
 
 result<void> caching_allocator::set_limit(bytes most) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->set_limit(most);
+  return heap_->limits().set_limit(most);
 }
 result<void> caching_allocator::set_limit_fraction(double of_device) const {
   if (heap_ == nullptr) return errc::moved_from;
@@ -268,14 +268,15 @@ result<void> caching_allocator::set_limit_fraction(double of_device) const {
                  .detail = "a fraction of the device is above 0 and at most 1"};
   }
   const auto total = static_cast<double>(device().total_memory().count());
-  return heap_->set_limit(bytes{static_cast<std::uint64_t>(std::floor(total * of_device))});
+  return heap_->limits().set_limit(
+      bytes{static_cast<std::uint64_t>(std::floor(total * of_device))});
 }
 bytes caching_allocator::limit() const noexcept {
-  return heap_ == nullptr ? bytes{} : heap_->limit();
+  return heap_ == nullptr ? bytes{} : heap_->limits().limit();
 }
 result<void> caching_allocator::set_limit(weir::tag of, bytes most) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->set_limit(of, most);
+  return heap_->limits().set_limit(of, most);
 }
 
 result<memory_pool> caching_allocator::create_pool(std::string_view name,
@@ -299,19 +300,19 @@ capture_notice caching_allocator::notice_captures() const {
 
 callback_registration caching_allocator::on_out_of_memory(out_of_memory_callback callback) const {
   if (heap_ == nullptr || !callback) return {};
-  const std::uint64_t key = heap_->add_callback(std::move(callback));
+  const std::uint64_t key = heap_->callbacks().add(std::move(callback));
   return {heap_, key};
 }
 
 callback_registration caching_allocator::before_growth(out_of_memory_callback callback) const {
   if (heap_ == nullptr || !callback) return {};
-  const std::uint64_t key = heap_->add_growth_callback(std::move(callback));
+  const std::uint64_t key = heap_->callbacks().add_before_growth(std::move(callback));
   return {heap_, key};
 }
 
 observer_registration caching_allocator::add_observer(event_sink& sink) const {
   if (heap_ == nullptr) return {};
-  auto all = heap_->add_observer(sink);
+  auto all = heap_->observation().add(sink);
   if (all == nullptr) return {};
   return {heap_, std::move(all), &sink};
 }
@@ -319,7 +320,7 @@ observer_registration caching_allocator::add_observer(event_sink& sink) const {
 // --- Registrations ------------------------------------------------------------------------------
 
 callback_registration::~callback_registration() {
-  if (const auto owner = owner_.lock()) owner->remove_callback(key_);
+  if (const auto owner = owner_.lock()) owner->callbacks().remove(key_);
 }
 
 callback_registration::callback_registration(callback_registration&& other) noexcept
@@ -327,7 +328,7 @@ callback_registration::callback_registration(callback_registration&& other) noex
 
 callback_registration& callback_registration::operator=(callback_registration&& other) noexcept {
   if (this == &other) return *this;
-  if (const auto owner = owner_.lock()) owner->remove_callback(key_);
+  if (const auto owner = owner_.lock()) owner->callbacks().remove(key_);
   owner_ = std::move(other.owner_);
   key_ = std::exchange(other.key_, 0);
   return *this;
@@ -353,7 +354,7 @@ void observer_registration::end() noexcept {
   event_sink* const sink = std::exchange(sink_, nullptr);
   if (sink == nullptr) return;
   if (const auto owner = owner_.lock()) {
-    owner->remove_observer(*sink);
+    owner->observation().remove(*sink);
   } else {
     all_->remove_late(*sink);
   }

@@ -24,7 +24,7 @@ struct neighbourhood {
 
 /// The shares of one heap: each limits what the heap reserves, and knows its neighbours.
 ///
-/// Most heaps have none, few have more than one. Owned by the central heap, whose lock guards it.
+/// Most heaps have none, few have more than one. Owned by heap_limits, guarded by the heap's lock.
 class card_shares {
  public:
   struct share {

@@ -16,8 +16,6 @@
 namespace weir { inline namespace v0 { namespace heap {
 namespace {
 
-std::atomic<std::uint64_t> next_serial{1};
-
 /// The caches of one thread, by allocator; handed back when the thread ends.
 class thread_caches_by_heap {
  public:
@@ -97,55 +95,14 @@ result<std::shared_ptr<central_heap>> central_heap::create(weir::device device,
   return no_host_memory();
 }
 
-namespace {
-
-std::uint64_t initial_limit(weir::device device, const allocator_options& options) {
-  std::uint64_t most = bytes::max().count();
-  if (options.limit != bytes{}) most = options.limit.count();
-  if (options.limit_percent < 100) {
-    const auto percent = static_cast<std::uint64_t>(options.limit_percent);
-    const std::uint64_t total = device.total_memory().count();
-    most = std::min(most, total / 100 * percent + total % 100 * percent / 100);
-  }
-  return most;
-}
-
-std::uint64_t cache_size(const allocator_options& options) {
-  const bool has_none = is_classic(options.policy) || options.debug != debug_checks::off;
-  return has_none ? 0 : options.thread_cache.count();
-}
-
-/// Under heap_debug a use that nobody declared is to be found, not to be covered.
-crossing_rule crossing_of(const allocator_options& options) {
-  return options.debug != debug_checks::off ? crossing_rule::declared_uses : options.crossing;
-}
-
-}  // namespace
-
 central_heap::central_heap(weir::device device, const allocator_options& options)
-    : serial_{next_serial.fetch_add(1, std::memory_order_relaxed)},
-      device_{device},
-      policy_{options.policy},
-      checks_{options.debug},
-      quarantine_{options.debug_quarantine},
-      exportable_{options.exportable},
-      detect_captures_{options.detect_captures},
-      home_{detail::device_state::keep(device)},
-      limit_{initial_limit(device, options)},
-      caches_{cache_size(options)},
-      order_{device, {crossing_of(options), options.unannounced_ends, options.detect_captures}},
-      placement_{.device = device,
-                 .blocks = blocks_,
-                 .order = order_,
-                 .unmap_at_once = options.debug_unmap,
-                 .queues_waits = options.queued_waits,
-                 .rdma = options.rdma},
+    : heap_core{device, options},
+      callbacks_{*this},
+      limits_{*this, *this},
       foreign_listening_{*this},
-      pinned_backup_{device, host_memory_kind::pinned, backup_held_},
-      pageable_backup_{device, host_memory_kind::pageable, backup_held_} {
-  placement_.reserved_limit = limit_.load(std::memory_order_relaxed);
-  pools_.push_back(std::make_unique<pool_state>());
-  pools_.front()->holders = 1;
+      residency_{*this, *this},
+      inspector_{*this, *this, sizeof(central_heap)},
+      observation_{*this, inspector_, limits_} {
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
   placement_.damaged = this;
   placement_.unlocked = this;
@@ -162,23 +119,20 @@ central_heap::central_heap(weir::device device, const allocator_options& options
     block_watch_ = home_->make_block_watch();
     observers_->add(*block_watch_);
   }
-  update_observers();
+  observation_.update();
 }
 
 central_heap::~central_heap() {
-  if (home_->forked()) {
-    // Their threads are the parent's: nobody can join them, and they must not be destroyed.
-    if (!queued_.empty()) static_cast<void>(new std::list<queued_move>{std::move(queued_)});
-    return;
+  if (!home_->forked()) {
+    {
+      const detail::mutex_lock lock{mutex_};  // a carrier of the residency may still emit events
+      placement_.observer = &observers_->begin_end();
+    }
+    detail::report_failure(close());
   }
-  placement_.observer = &observers_->begin_end();
-  detail::report_failure(close());
-}
-
-result<void> central_heap::usable() const {
-  if (home_->forked()) return detail::fork_error();
-  if (closed_.load(std::memory_order_relaxed)) return errc::closed;
-  return {};
+  // Stores that are left end with the core, after this object.
+  placement_.unlocked = nullptr;
+  placement_.damaged = nullptr;
 }
 
 void central_heap::call_unlocked(call made, void* argument) noexcept {
@@ -193,15 +147,14 @@ bool central_heap::await_releases() noexcept {
 
 result<void> central_heap::close() {
   if (home_->forked()) return detail::fork_error();
-  if (heap_of_progress == this) return refuse_in_progress();
+  WEIR_TRY(residency_.may_wait());
   result<void> outcome;
   std::optional<error> leaked;
   std::vector<card_shares::share> shares;
   {
     const detail::mutex_lock lock{mutex_};
     if (closed_.exchange(true)) return {};
-    moved_.notify_all();  // whoever waits for memory to come back
-    end_carriers();
+    residency_.end();
     while (await_releases()) {  // those that are under way; the others find the heap closed
     }
     {
@@ -215,7 +168,7 @@ result<void> central_heap::close() {
     } catch (const std::bad_alloc&) {
       outcome = no_host_memory();
     }
-    shares = shares_.remove_all();
+    shares = limits_.remove_all_shares();
   }
   // Streams that ended until now were told to the heap, which may have been waiting for them. Not
   // with the lock: the end of a stream takes it behind that of the listeners.
@@ -236,7 +189,7 @@ result<void> central_heap::release_all(std::optional<error>& leaked) {
   if (accounts_.total().blocks.current != 0 && !gone) {
     leaked.emplace(error{.code = errc::still_live});
     try {
-      leaked = leak();
+      leaked = inspector_.leak();
     } catch (const std::bad_alloc&) {  // then without details
     }
   }
@@ -249,18 +202,10 @@ result<void> central_heap::release_all(std::optional<error>& leaked) {
       if (!closing && outcome) outcome = std::move(closing);
     }
   }
-  for (const auto& each : pools_) drop_saved(*each);
-  idle_copies_.clear();
-  result<bytes> returned = bytes{};
-  static_cast<void>(without_lock([&] {  // the heap is closed already
-    returned = pinned_backup_.trim();
-    auto pageable = pageable_backup_.trim();
-    if (returned) returned = std::move(pageable);
-  }));
+  auto returned = residency_.release_backup();
   if (!returned && outcome) outcome = std::move(returned).error();
   pending_.clear();
   callbacks_.clear();
-  growth_callbacks_.clear();
   foreign_uses_.clear();
   return outcome;
 }
@@ -318,6 +263,40 @@ error central_heap::keep_memory(error reason, driver_access& driver) noexcept {
   }
   return reason;
 }
+
+// --- What the inspector asks for ----------------------------------------------------------------
+
+stream_id central_heap::id_of(const stream_ref& stream) {
+  const auto known = identify(stream, local());
+  return known ? known->id : stream_id{};
+}
+
+const pool_state* central_heap::suspendable_pool(tag tag) const noexcept {
+  return residency_.suspendable_pool(tag);
+}
+
+inspector_host::suspension_peaks central_heap::read_suspension_peaks() const noexcept {
+  return {.with_reserved = residency_.peak_with_suspended(), .backup = residency_.backup_held()};
+}
+
+void central_heap::reset_suspension_peaks() noexcept { residency_.reset_peaks(); }
+
+// --- Which tags the caches may serve -------------------------------------------------------------
+
+bool central_heap::is_apart(std::uint16_t tag) const noexcept {
+  return accounts_.limited(tag) || residency_.has_tag_pool(tag);
+}
+
+void central_heap::update_limits() noexcept {
+  caches_.for_each([&](thread_cache& each) {
+    mutex_.assert_held();
+    for (std::uint32_t i = 0; i < each.delta_count; ++i)
+      each.limits[i] = is_apart(static_cast<std::uint16_t>(i));
+  });
+  caches_.set_reason(thread_cache::limited, accounts_.any_limit() || residency_.any_tag_pool());
+}
+
+// --- Threads -------------------------------------------------------------------------------------
 
 thread_cache* central_heap::local() {
   if (!caches_.enabled() || thread_ended_already) return nullptr;

@@ -15,7 +15,8 @@
 //   mutex_    |        backing_store::fit, rearrange, grow, release         placement/arena*.cpp
 //   mutex_    |          vmm::create, map, unmap: the driver                device/virtual_memory*
 //   mutex_    |        reclaimer: flush, retire, sweep, wait                reclaim.cpp
-//   none      |        the user's out-of-memory callbacks                   reclaim.cpp
+//   mutex_    |        residency: await_residence, evict                    residency*.cpp
+//   none      |        the user's out-of-memory callbacks                   heap_callbacks.cpp
 //   mutex_    |      hand_out           table, accounts, event              allocate.cpp
 //
 //   caching_allocator::deallocate                                           caching_allocator.cpp
@@ -31,6 +32,14 @@
 //   mutex_    |      free_checked       waits, and inspects (heap_debug)    checked_free.cpp
 //   mutex_    |      free_to_store      stamped with the open epoch         free.cpp
 //   mutex_    |        backing_store::free                                  placement/arena.cpp
+//
+// Parts that share the state of the heap (heap_core) and stand beside that way:
+//   residency           suspending pools and bringing them back              residency*.cpp
+//   inspector           figures, snapshots, reports, error texts            inspector*.cpp
+//   heap_limits         limits, and shares of the card's budget             heap_limits.cpp
+//   heap_callbacks      user callbacks that may free memory                 heap_callbacks.cpp
+//   observer_registry   adding and removing observers                       observer_registry.cpp
+// Other components see the heap through heap_view.
 //
 // Words:
 //   unit          512 bytes; sizes inside the heap count in units
@@ -50,43 +59,32 @@
 #pragma once
 
 #include <array>
-#include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
-#include <unordered_map>
-#include <variant>
 #include <vector>
 
 #include "base/any_size.hpp"
 #include "base/mutex.hpp"
-#include "base/releases_under_way.hpp"
 #include "device/state.hpp"
 #include "heap/accounts.hpp"
-#include "heap/address_table.hpp"
-#include "heap/backup.hpp"
-#include "heap/card_shares.hpp"
 #include "heap/foreign_uses.hpp"
 #include "heap/graph_pools.hpp"
-#include "heap/observers.hpp"
+#include "heap/heap_callbacks.hpp"
+#include "heap/heap_core.hpp"
+#include "heap/heap_limits.hpp"
+#include "heap/inspector.hpp"
+#include "heap/observer_registry.hpp"
 #include "heap/private_pools.hpp"
 #include "heap/reclaimer.hpp"
+#include "heap/residency.hpp"
 #include "heap/rung.hpp"
 #include "heap/thread_cache.hpp"
 #include "heap/vocabulary.hpp"
-#include "observe/block_history.hpp"
-#include "observe/misuse.hpp"
-#include "observe/shortage.hpp"
 #include "order/all_work_wait.hpp"
 #include "order/driver_access.hpp"
-#include "order/pending_frees.hpp"
-#include "order/stream_order.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
@@ -106,8 +104,12 @@ struct allocation_stream {};
 /// Owned by the handles of users; pools, claims and threads refer to it weakly. Any thread may call
 /// what is public. After close(), and in a forked child, no call touches anything.
 class central_heap final : public std::enable_shared_from_this<central_heap>,
+                           private heap_core,
                            private detail::stream_listener,
                            private reclaimer,
+                           private residency_host,
+                           private inspector_host,
+                           private heap_limits_host,
                            private placement::unlocked_calls,
                            private placement::damage_sink {
  public:
@@ -157,7 +159,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   result<void> record_stream(void* pointer, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<bool> forget_uses(const void* freed) WEIR_EXCLUDES(mutex_);
 
-  // --- Trimming, limits, callbacks, observers: trim.cpp, limits.cpp, observers.cpp --------------
+  // --- Trimming and the end: trim.cpp, central_heap.cpp -----------------------------------------
 
   result<bytes> trim(bytes keep) WEIR_EXCLUDES(mutex_);
   result<bytes> shrink(bytes keep) WEIR_EXCLUDES(mutex_);
@@ -168,27 +170,12 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// use because that wait failed is kept, and the error says how much.
   result<void> close() WEIR_EXCLUDES(mutex_);
 
-  result<void> set_limit(bytes most) WEIR_EXCLUDES(mutex_);
-  result<void> set_limit(tag tag, bytes most) WEIR_EXCLUDES(mutex_);
-  /// The smaller of the user's own limit and the lowest ceiling of a share.
-  [[nodiscard]] bytes limit() const noexcept {
-    return bytes{limit_.load(std::memory_order_relaxed)};
-  }
-
-  // --- Shares of the card's budget, each named by its holder: card_shares.cpp --------------------
-
-  result<void> add_share(const void* holder, bytes ceiling, neighbourhood known)
-      WEIR_EXCLUDES(mutex_);
-  result<void> set_ceiling(const void* holder, bytes most) WEIR_EXCLUDES(mutex_);
-  void remove_share(const void* holder) noexcept WEIR_EXCLUDES(mutex_);
-
-  [[nodiscard]] std::uint64_t add_callback(out_of_memory_callback callback) WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] std::uint64_t add_growth_callback(out_of_memory_callback callback)
-      WEIR_EXCLUDES(mutex_);
-  void remove_callback(std::uint64_t key) noexcept WEIR_EXCLUDES(mutex_);
-  /// Null: the heap is closed.
-  [[nodiscard]] std::shared_ptr<observers> add_observer(event_sink& sink) WEIR_EXCLUDES(mutex_);
-  void remove_observer(event_sink& sink) noexcept WEIR_EXCLUDES(mutex_);
+  /// How much it may reserve, and the shares of the card's budget.
+  [[nodiscard]] heap_limits& limits() noexcept { return limits_; }
+  [[nodiscard]] heap_callbacks& callbacks() noexcept { return callbacks_; }
+  [[nodiscard]] observer_registry& observation() noexcept { return observation_; }
+  /// Expires when the heap, which is being destroyed, has told its last event.
+  [[nodiscard]] std::weak_ptr<const void> events() const noexcept { return events_; }
   [[nodiscard]] weir::device device() const noexcept { return device_; }
   result<void> enable_peer(weir::device peer) WEIR_EXCLUDES(mutex_);
 
@@ -220,47 +207,16 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] result<void> keep_with(const graph_claim& claim, driver::CUgraph graph)
       WEIR_EXCLUDES(mutex_);
 
-  // --- Suspended memory: suspend.cpp, suspend_async.cpp
-  // ------------------------------------------------
+  // --- Its parts --------------------------------------------------------------------------------
 
-  struct all_pools {};
-  using pool_selection = std::variant<all_pools, tag, pool_id>;
+  /// Suspending pools and bringing them back.
+  [[nodiscard]] heap::residency& residency() noexcept { return residency_; }
 
-  result<void> declare_suspendable(tag tag, const suspendable_options& options)
-      WEIR_EXCLUDES(mutex_);
-  result<suspend_outcome> suspend(const pool_selection& which, const suspend_options& options)
-      WEIR_EXCLUDES(mutex_);
-  result<resume_outcome> resume(const pool_selection& which, const resume_options& options)
-      WEIR_EXCLUDES(mutex_);
-  result<void> suspend_async(const pool_selection& which, const suspend_options& options)
-      WEIR_EXCLUDES(mutex_);
-  result<resume_outcome> resume_async(const pool_selection& which, const stream_ref& stream)
-      WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] result<bool> is_suspended(const pool_selection& which) WEIR_EXCLUDES(mutex_);
-  result<void> reserve_backup(bytes size, host_memory_kind kind);
-  result<bytes> trim_backup();
-
-  // --- Inspection: snapshot.cpp, report.cpp -----------------------------------------------------
-
-  [[nodiscard]] memory_stats stats() WEIR_EXCLUDES(mutex_);
-  /// What stats() counts as reserved, for the price of the lock.
-  [[nodiscard]] bytes reserved() WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] memory_stats stats(tag tag) WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] memory_stats stats(pool_id id) WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] std::vector<tag_stats> stats_by_tag() WEIR_EXCLUDES(mutex_);
-  void reset_peaks() WEIR_EXCLUDES(mutex_);
-  void reset_counters() WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] allocator_snapshot snapshot() WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] pool_snapshot snapshot(pool_id id) WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] result<bytes> size_of(const void* pointer) WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] result<block_info> block_at(const void* pointer) WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] result<std::string> describe_address(const void* pointer) WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] memory_report explain(bytes size, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
+  /// What the heap holds, and why it refused something.
+  [[nodiscard]] inspector& inspection() noexcept { return inspector_; }
   /// How the latest requests went. For who knows that no other thread is inside: reading it takes
   /// no lock, or it would count itself.
   [[nodiscard]] const search_trail& trail() const noexcept WEIR_UNCHECKED_LOCKING { return trail_; }
-  /// What contradicts itself; empty if nothing. For tests.
-  [[nodiscard]] std::string check() WEIR_EXCLUDES(mutex_);
 
  private:
   /// A stream as the slow paths know it.
@@ -308,74 +264,19 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   // --- central_heap.cpp -------------------------------------------------------------------------
 
-  /// Keeps a pool alive while the lock is released. Made and destroyed with the lock.
-  class pool_hold {
-   public:
-    pool_hold(central_heap& heap, pool_state& held) noexcept
-        : heap_{heap}, held_{held}, was_released_{held.holders == 0} {
-      ++held_.holders;
-    }
-    ~pool_hold() WEIR_UNCHECKED_LOCKING {  // whoever holds it, locks
-      if (!was_released_) {
-        heap_.drop_holder(held_);
-      } else {  // its end was told already
-        --held_.holders;
-        heap_.pools_to_sweep_ = true;
-      }
-    }
-    pool_hold(const pool_hold&) = delete;
-    pool_hold& operator=(const pool_hold&) = delete;
-
-   private:
-    central_heap& heap_;
-    pool_state& held_;
-    const bool was_released_;
-  };
   /// The parts of close(). `leaked`: set if there were live blocks.
   [[nodiscard]] result<void> release_all(std::optional<error>& leaked) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> wait_before_release(driver_access& driver) WEIR_REQUIRES(mutex_);
   [[nodiscard]] error keep_memory(error reason, driver_access& driver) noexcept
       WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void> usable() const;
-  /// Runs `work` without the lock, for waits and for code of the user's. Returns whether the heap
-  /// can still be used: another thread may have closed it meanwhile. Everything else that was read
-  /// before has to be read again, and a pool that is needed afterwards has to be held (pool_hold).
-  template <class Work>
-  [[nodiscard]] result<void> without_lock(const Work& work) WEIR_REQUIRES(mutex_) {
-    {
-      const order::unnamed_stream others_name_theirs{order_};
-      const detail::mutex_unlock unlocked{mutex_};
-      work();
-    }
-    return usable();
-  }
   /// Of stores: the driver waits for the device before it takes memory back.
   void call_unlocked(call made, void* argument) noexcept override WEIR_UNCHECKED_LOCKING;
   /// Waits for the releases that other threads make without the lock now. False: there are none.
   bool await_releases() noexcept WEIR_REQUIRES(mutex_);
-  /// Waits until a pool has arrived where it was going, or the heap is closed; the same holds.
-  /// not_permitted: the thread is in a progress callback, which would wait for itself.
-  [[nodiscard]] result<void> await_move() WEIR_REQUIRES(mutex_) {
-    if (heap_of_progress == this) return refuse_in_progress();
-    {
-      const order::unnamed_stream others_name_theirs{order_};
-      moved_.wait(mutex_);
-    }
-    return usable();
-  }
-  [[nodiscard]] static error refuse_in_progress() {
-    return {.code = errc::not_permitted,
-            .detail =
-                "a progress callback cannot wait for memory that is on its way, nor close "
-                "the allocator; do it after suspend() or resume() has returned"};
-  }
   /// The pool that a pool_scope of the calling thread sends its requests to; null: none.
   [[nodiscard]] const pool* scoped_pool() const noexcept;
   /// The calling thread's cache, created by its first request; null where there is none.
   [[nodiscard]] thread_cache* local() WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] thread_cache* own_cache() const noexcept {
-    return this_thread.owner == serial_ ? this_thread.cache : nullptr;
-  }
   /// The same, or null where a pool_scope sends the thread's requests elsewhere.
   [[nodiscard]] thread_cache* own_serving_cache() const noexcept {
     return this_thread.serial == serial_ ? this_thread.cache : nullptr;
@@ -437,16 +338,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// All streams that the block waited for have completed: it leaves `pending`.
   void end_waiting(const block& block) noexcept WEIR_REQUIRES(mutex_);
   void free_to_store(block_index index, stamp freed) noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<block_index> find_live(const void* pointer) WEIR_REQUIRES(mutex_);
-
-  // --- misuse.cpp -------------------------------------------------------------------------------
-
-  [[nodiscard]] error why_not_live(std::uint64_t address) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] error freed_already(const block& block) const WEIR_REQUIRES(mutex_);
-  [[nodiscard]] observe::accused_block accused_near(const placement::nearest_block& block) const;
-  /// Of an allocator that ends with live blocks: what they are.
-  [[nodiscard]] error leak() WEIR_REQUIRES(mutex_);
-  [[nodiscard]] std::string life_of(std::uint64_t address) const;
+  [[nodiscard]] result<block_index> find_live(const void* pointer) override WEIR_REQUIRES(mutex_);
 
   void emit_recorded(const block& block, stream_id stream) const noexcept WEIR_REQUIRES(mutex_);
 
@@ -482,16 +374,16 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   void flush_bins(thread_cache& cache, stream_bins& bins) noexcept WEIR_REQUIRES(mutex_);
   void flush_half(thread_cache& cache, stream_bins& newest) noexcept WEIR_REQUIRES(mutex_);
   bool flush(thread_cache& cache) noexcept override WEIR_REQUIRES(mutex_);
-  bool flush_all() noexcept WEIR_REQUIRES(mutex_);
+  bool flush_all() noexcept override WEIR_REQUIRES(mutex_);
   /// All that threads hold; stops them for it.
-  void flush_caches() noexcept WEIR_REQUIRES(mutex_);
+  void flush_caches() noexcept override WEIR_REQUIRES(mutex_);
   /// The same for one stream, which caches forget.
   void flush_stream(stream_slot slot) noexcept WEIR_REQUIRES(mutex_);
   void flush_own_unplaced(thread_cache& own) noexcept WEIR_EXCLUDES(mutex_);
   [[nodiscard]] stream_bins* ensure_bins(thread_cache& cache, stream_id id,
                                          stream_slot slot) noexcept WEIR_REQUIRES(mutex_);
   /// Every cache's counts and what others left in them; inside a stop.
-  void settle_caches() noexcept WEIR_REQUIRES(mutex_);
+  void settle_caches() noexcept override WEIR_REQUIRES(mutex_);
 
   // --- streams.cpp ------------------------------------------------------------------------------
 
@@ -514,7 +406,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       share_now();
   }
   void share_now() noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> any_capturing(driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> any_capturing(driver_access& driver) override WEIR_REQUIRES(mutex_);
 
   /// The wait is over, and what it waited for is completed.
   void learn_from(const order::all_work_wait& work) noexcept WEIR_REQUIRES(mutex_);
@@ -529,7 +421,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   // --- reclaim.cpp: what a search for room asks for ---------------------------------------------
 
-  [[nodiscard]] store_traits traits_of(const pool_state& pool) const WEIR_REQUIRES(mutex_);
+  [[nodiscard]] store_traits traits_of(const pool_state& pool) const override WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<account_number> prepare(pool_state& pool, bytes needed,
                                                driver_access& driver) override
       WEIR_REQUIRES(mutex_);
@@ -548,12 +440,12 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<fallback_room> fit_in_fallback(const request& wanted) override
       WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> release_can_help(const request& wanted, driver_access& driver) override
-      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> release_can_help(const request& wanted, const pool_state& asking,
+                                              driver_access& driver) override WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> wait_can_help(const request& wanted, const pool_state& asking,
                                            driver_access& driver) override WEIR_REQUIRES(mutex_);
-  /// What all pools have reserved and not handed out.
-  [[nodiscard]] std::uint64_t unused() const noexcept WEIR_REQUIRES(mutex_);
+  /// What all pools have reserved and not handed out, but for what others than the asking one keep.
+  [[nodiscard]] std::uint64_t unused(const pool_state& asking) const noexcept WEIR_REQUIRES(mutex_);
   /// Whether the limit and the driver allow so much more.
   [[nodiscard]] result<bool> can_take(std::uint64_t size, driver_access& driver)
       WEIR_REQUIRES(mutex_);
@@ -567,173 +459,33 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
     return releases_.ended();
   }
   [[nodiscard]] result<bool> evict(pool_state& asking, bytes needed, driver_access& driver) override
-      WEIR_REQUIRES(mutex_);
+      WEIR_REQUIRES(mutex_) {
+    return residency_.evict(&asking, needed, driver);
+  }
+  [[nodiscard]] result<bool> reclaim_cached(pool_state& asking, bytes needed,
+                                            driver_access& driver) override WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
                                                       bytes needed) override WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> ask_before_growth(pool_state& pool, bytes needed) override
       WEIR_REQUIRES(mutex_);
-  using callback_map = std::unordered_map<std::uint64_t, std::shared_ptr<out_of_memory_callback>>;
-  [[nodiscard]] result<bool> run_callbacks(const callback_map& callbacks, pool_state& pool,
-                                           bytes needed) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> wait_for_oldest(pool_state& asking, wait_bound& bound,
                                              driver_access& driver) override WEIR_REQUIRES(mutex_);
 
-  // --- suspend.cpp ------------------------------------------------------------------------------
+  // --- central_heap.cpp: which tags the caches may serve ----------------------------------------
 
-  /// A pool that is on its way, and how far it is.
-  struct moving_pool {
-    pool_state* pool = nullptr;
-    placement::suspension plan{};
-    std::vector<saved_range> saved{};
-    std::uint64_t restored = 0;  // of its contents
-    bool planned = false;
-    bool was_suspended = false;
-    bool stays_away = false;
-  };
-  using moving_pools = std::vector<moving_pool>;
-  /// Pools that go or come together, and what that needs. One of queued_ has a carrier, a thread
-  /// that waits for the device and does the rest; it is joined when it is done, or by close().
-  struct queued_move {
-    moving_pools pools{};  // none once they are where they belong
-    suspend_options options{};
-    std::vector<vmm::access> rights{};
-    std::unique_ptr<backup_copies> copies{};
-    order::awaited_marks behind{};  // work of the streams that were known before
-    bool waits_for_all = true;      // and for all other work, also what is queued later
-    std::uint64_t pledged = 0;      // by a return
-    bool evicts = true;             // for a return: not where everything is to come back
-    bool begun = false;             // the work of before is done, and the memory is being read
-    bool committed = false;         // it cannot be taken back any more
-    bool taken_back = false;
-    bool done = false;  // the carrier does not touch the heap again
-    std::thread carrier{};
-  };
-
-  /// The pool of a tag that was declared suspendable; null if it was not.
-  [[nodiscard]] pool_state* pool_of(tag tag) const noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] bool is_meant(const pool_state& pool, const pool_selection& which) noexcept
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<std::vector<pool_state*>> meant_by(const pool_selection& which)
-      WEIR_REQUIRES(mutex_);
-  /// The pools, when none of them is one to wait for.
-  [[nodiscard]] result<std::vector<pool_state*>> select(const pool_selection& which,
-                                                        bool (*is_awaited)(const pool_state&))
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<std::vector<pool_state*>> select_to_resume(const pool_selection& which)
-      WEIR_REQUIRES(mutex_);
-  /// Those that have something to suspend; what cannot be goes into the outcome.
-  [[nodiscard]] result<std::vector<pool_state*>> choose(const std::vector<pool_state*>& meant,
-                                                        const pool_selection& which,
-                                                        suspend_outcome& outcome) const
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void> nobody_captures(driver_access& driver) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] static result<void> check_options(const suspend_options& options);
-  /// Whether the pool's memory is, or would be, of a kind that can be suspended.
-  [[nodiscard]] result<void> may_suspend(const pool_state& pool) const WEIR_REQUIRES(mutex_);
-  /// Until the pool is resident, or why it stays away, for a request of `needed` bytes. May let go
-  /// of the lock.
-  [[nodiscard]] result<void> await_residence(pool_state& pool, std::uint64_t needed)
-      WEIR_REQUIRES(mutex_);
-  void begin_moves(moving_pools& moves, residence now) noexcept WEIR_REQUIRES(mutex_);
-  void end_moves(moving_pools& moves) noexcept WEIR_REQUIRES(mutex_);
-  void emit_moved(memory_event_kind kind, const pool_state& pool, std::uint64_t size,
-                  std::uint64_t contents) const noexcept WEIR_REQUIRES(mutex_);
-  void shut_caches(bool shut) noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] std::unique_ptr<backup_copies> take_copies() WEIR_REQUIRES(mutex_);
-  void keep_copies(std::unique_ptr<backup_copies> idle) noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] backup_memory& backup(host_memory_kind kind) noexcept {
-    return kind == host_memory_kind::pinned ? pinned_backup_ : pageable_backup_;
-  }
-  void drop_saved(pool_state& pool) noexcept WEIR_REQUIRES(mutex_);
-  /// Of these addresses, where a block was freed.
-  void drop_saved(pool_state& pool, std::uint64_t start, std::uint64_t end) noexcept
-      WEIR_REQUIRES(mutex_);
-
-  // These let go of the lock for the long part.
-  [[nodiscard]] result<suspend_outcome> suspend_pools(const std::vector<pool_state*>& chosen,
-                                                      const suspend_options& options)
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<suspend_outcome> carry_out(queued_move& move, driver_access& driver)
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<resume_outcome> resume_pools(const std::vector<pool_state*>& chosen,
-                                                    const resume_options& options,
-                                                    const stream_ref* ahead_of = nullptr,
-                                                    bool evicts = true) WEIR_REQUIRES(mutex_);
-  void enter_return(queued_move& move, bool came) noexcept WEIR_REQUIRES(mutex_);
-  void arrive(queued_move& move, bool came) noexcept WEIR_REQUIRES(mutex_);
-  /// Waits until pools that are on their way back have arrived.
-  [[nodiscard]] result<void> await_arrivals() WEIR_REQUIRES(mutex_);
-  /// Waits if another pool is on its way out, or on its way back with all its memory.
-  [[nodiscard]] result<bool> await_leaving(const pool_state* asking) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void> fit_under_limit(const queued_move& move, std::uint64_t needed,
-                                             driver_access& driver) WEIR_REQUIRES(mutex_);
-  /// The same for what the device has, before the first handle is created.
-  [[nodiscard]] result<void> fit_on_device(const queued_move& move, std::uint64_t needed,
-                                           driver_access& driver) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> make_room(const queued_move& move, std::uint64_t needed,
-                                       wait_bound& waits, driver_access& driver)
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> ask_neighbours(const moving_pools& moves, std::uint64_t needed)
-      WEIR_REQUIRES(mutex_);
-  /// `asking` is null where nothing of this allocator asks; `needed` is what it asks for.
-  [[nodiscard]] result<bool> evict_for(const pool_state* asking, std::uint64_t needed,
-                                       driver_access& driver) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] bool is_evictable_for(const pool_state& pool, const pool_state* asking) const
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] bool fits_beside_live(const pool_state& asking, std::uint64_t needed)
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] bool could_fit(const pool_state& asking, std::uint64_t needed)
-      WEIR_REQUIRES(mutex_);
-
-  [[nodiscard]] bool mark_users(queued_move& move, driver_access& driver) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void> wait_for_users(const queued_move& move, driver_access& driver)
-      WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] static result<void> plan_suspend(moving_pools& moves);
-  [[nodiscard]] result<void> save_contents(moving_pools& moves, const suspend_options& options,
-                                           backup_copies& copies, const context_scope& bound)
-      WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] static result<void> unmap_all(moving_pools& moves,
-                                              const std::vector<vmm::access>& rights,
-                                              const context_scope& bound) noexcept;
-  [[nodiscard]] bool commit(queued_move& move) WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] result<void> bring_back(queued_move& move, const resume_options& options,
-                                        const stream_ref* ahead_of,
-                                        resume_outcome& outcome) noexcept WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] result<void> fill(placement::suspended_place& place, const moving_pool& of,
-                                  const queued_move& move, driver_access& driver)
-      WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] error why_not_resumed(error reason, std::uint64_t needed) WEIR_REQUIRES(mutex_);
-
-  // --- suspend_async.cpp ------------------------------------------------------------------------
-
-  /// Calls off suspensions of these pools that are not committed; whether there was one.
-  bool take_back(const pool_selection& which) noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] bool start_carrier(queued_move& move) noexcept WEIR_REQUIRES(mutex_);
-  void carry(queued_move& move) noexcept WEIR_EXCLUDES(mutex_);
-  // These let go of the lock for the long part.
-  [[nodiscard]] result<void> finish_suspension(queued_move& move) noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void> finish_return(queued_move& move) noexcept WEIR_REQUIRES(mutex_);
-  void end_carriers() noexcept WEIR_REQUIRES(mutex_);
-  void join_carriers() noexcept WEIR_EXCLUDES(mutex_);
-
-  // --- limits.cpp -------------------------------------------------------------------------------
-
-  /// Applies the user's limit and the shares' ceilings, and emits the limit if it changed or is
-  /// always told.
-  void update_limit(bool always_told) noexcept WEIR_REQUIRES(mutex_);
   /// Whether the tag has a limit or a pool of its own, so that no thread's cache serves it.
   [[nodiscard]] bool is_apart(std::uint16_t tag) const noexcept WEIR_REQUIRES(mutex_);
   /// Tells the caches; inside a stop.
-  void update_limits() noexcept WEIR_REQUIRES(mutex_);
+  void update_limits() noexcept override WEIR_REQUIRES(mutex_);
 
   // --- private_pools.cpp, graph_pools.cpp -------------------------------------------------------
 
-  [[nodiscard]] pool_state* find_pool(pool_id id) const noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] pool_state& pool_of(const block& block) noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] pool_state& add_pool(std::string name) WEIR_REQUIRES(mutex_);
-  void drop_holder(pool_state& left) noexcept WEIR_REQUIRES(mutex_);
-  void guard_replays(pool_state& left) noexcept WEIR_REQUIRES(mutex_);
-  void sweep_graphs() noexcept WEIR_REQUIRES(mutex_);
+  void sweep_graphs() noexcept override WEIR_REQUIRES(mutex_);
+  /// The same where any ended since; whether one did.
+  [[nodiscard]] bool notice_ended_graphs() noexcept WEIR_REQUIRES(mutex_);
+  /// Waits once a search for all work, if graphs hold pools; whether a graph ended with it.
+  [[nodiscard]] result<bool> wait_for_graphs(pool_state& asking, wait_bound& bound,
+                                             driver_access& driver) WEIR_REQUIRES(mutex_);
   /// Lets go of the lock where memory goes whose free waits for the device.
   void sweep_pools(driver_access& driver) noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> sweep_pools(pool_state& asking, driver_access& driver) override
@@ -747,6 +499,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// Whether the pool's free memory may be released to the driver.
   [[nodiscard]] bool may_release(const pool_state& pool) const noexcept override
       WEIR_REQUIRES(mutex_);
+  /// Whether the pool's free memory stays its own until somebody who holds it lets go.
+  [[nodiscard]] bool keeps_memory(const pool_state& pool) const noexcept override
+      WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bytes> release_down_to(std::uint64_t keep, driver_access& driver)
       WEIR_REQUIRES(mutex_);
   /// The same with what threads hold and what streams have completed by now.
@@ -754,108 +509,25 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   void update_capture_reason() noexcept WEIR_REQUIRES(mutex_);
 
-  // --- snapshot.cpp, report.cpp, with the caches settled ----------------------------------------
+  // --- central_heap.cpp: what the inspector asks for ---------------------------------------------
 
-  [[nodiscard]] memory_stats totals() const noexcept WEIR_REQUIRES(mutex_);
-  /// Physical memory that resume() takes, of all pools. Walks over the blocks of suspended ones.
-  [[nodiscard]] std::uint64_t suspended_bytes() const noexcept WEIR_REQUIRES(mutex_);
-  /// Memory may have been taken from the driver: raises the peak of reserved and suspended
-  /// together.
-  void note_growth() noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] memory_stats pool_totals(const pool_state& pool) const noexcept
+  [[nodiscard]] stream_id id_of(const stream_ref& stream) override WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] const pool_state* suspendable_pool(tag tag) const noexcept override
       WEIR_REQUIRES(mutex_);
-  [[nodiscard]] memory_stats tag_totals(tag tag) const noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] std::vector<tag_stats> tags_in_use() const WEIR_REQUIRES(mutex_);
-  void describe(const pool_state& pool, pool_snapshot& into) const WEIR_REQUIRES(mutex_);
-  [[nodiscard]] memory_report report(bytes size, stream_slot slot) WEIR_REQUIRES(mutex_);
-  /// What a request now would meet, but for what the driver has free.
-  [[nodiscard]] observe::shortage shortage_of(bytes size, tag tag, stream_slot slot)
+  [[nodiscard]] suspension_peaks read_suspension_peaks() const noexcept override
       WEIR_REQUIRES(mutex_);
-  /// Nothing: the driver did not answer.
-  [[nodiscard]] std::optional<std::uint64_t> device_free() const WEIR_REQUIRES(mutex_);
-  /// The error of a request that could not be met.
-  [[nodiscard]] error no_room(errc code, bytes size, tag tag, stream_slot slot)
-      WEIR_REQUIRES(mutex_);
+  void reset_suspension_peaks() noexcept override WEIR_REQUIRES(mutex_);
+  [[nodiscard]] std::string shortage_text(bytes needed) override WEIR_REQUIRES(mutex_);
 
-  void update_observers() noexcept WEIR_REQUIRES(mutex_);
-  /// Those that are in force: they were set before the observer came.
-  void tell_limits(event_sink& sink) const noexcept WEIR_REQUIRES(mutex_);
-  /// Tells a new observer what a pool held when it was added.
-  void tell_existing(const pool_snapshot& pool, event_sink& sink) const noexcept
-      WEIR_REQUIRES(mutex_);
-
-  // What the fast path reads; nothing here changes while a cache is in use.
-  const std::uint64_t serial_;
-  const weir::device device_;
-  address_table table_;
-  block_store blocks_;
-
-  const placement_policy policy_;
-  const debug_checks checks_;
-  const bytes quarantine_;
-  const bool exportable_;
-  const bool detect_captures_;
-  stream_id legacy_stream_{};  // fixed in create()
-  std::shared_ptr<detail::device_state> home_;
-  std::atomic<bool> closed_{false};
-  std::atomic<std::uint64_t> limit_;
-  thread_caches caches_;
-
-  // Observers of its own, fixed at creation; null: there is none. They outlive the pools, which
-  // tell them of their end.
-  std::unique_ptr<observe::block_history> history_;  // what was told of blocks, for misuse
-  std::unique_ptr<event_sink> tool_regions_;         // for a tool that watches the process
-  std::unique_ptr<event_sink> block_watch_;          // the device's
-
-  mutable detail::mutex mutex_;
   search_trail trail_ WEIR_GUARDED_BY(mutex_);
-  order::stream_order order_ WEIR_GUARDED_BY(mutex_);
-  placement_context placement_ WEIR_GUARDED_BY(mutex_);
-  accounts accounts_ WEIR_GUARDED_BY(mutex_);
-  order::pending_frees pending_ WEIR_GUARDED_BY(mutex_);
-  capture_registry captures_ WEIR_GUARDED_BY(mutex_);
-  const std::shared_ptr<observers> observers_ = std::make_shared<observers>();
-  /// The allocator's own first.
-  std::vector<std::unique_ptr<pool_state>> pools_ WEIR_GUARDED_BY(mutex_);
-  std::uint32_t next_pool_ WEIR_GUARDED_BY(mutex_) = 1;
-  callback_map callbacks_ WEIR_GUARDED_BY(mutex_);
-  callback_map growth_callbacks_ WEIR_GUARDED_BY(mutex_);
-  detail::releases_under_way releases_ WEIR_GUARDED_BY(mutex_);  // by stores, without the lock
+  heap_callbacks callbacks_;
   std::vector<awaited_free*> awaited_frees_ WEIR_GUARDED_BY(mutex_);
-  std::uint64_t next_callback_ WEIR_GUARDED_BY(mutex_) = 1;
-  /// The user's own; limit_ is what counts.
-  std::uint64_t own_limit_ WEIR_GUARDED_BY(mutex_) = limit_.load(std::memory_order_relaxed);
-  card_shares shares_ WEIR_GUARDED_BY(mutex_);
-  neighbourhood neighbours_ WEIR_GUARDED_BY(mutex_);          // of the latest share; empty: none
+  heap_limits limits_;
   stream_slot to_share_ WEIR_GUARDED_BY(mutex_) = no_stream;  // freed enough for an event
-  /// A request that could not be met, and what would have to change for it to be met.
-  struct failure_record {
-    bytes size{};
-    stream_slot stream = no_stream;
-    std::uint64_t frees = 0;
-    std::uint64_t limit = 0;
-    friend bool operator==(const failure_record&, const failure_record&) = default;
-  };
-  failure_record last_failure_ WEIR_GUARDED_BY(mutex_);
-  std::uint64_t blocks_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
-  std::uint64_t waits_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
-  std::uint64_t events_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
-  foreign_uses foreign_uses_ WEIR_GUARDED_BY(mutex_);
   foreign_listening foreign_listening_;
-  /// By tag number: the pool of a tag that was declared suspendable.
-  std::vector<pool_id> tag_pools_ WEIR_GUARDED_BY(mutex_);
-  std::size_t moving_ WEIR_GUARDED_BY(mutex_) = 0;  // pools on their way
-  std::list<queued_move> queued_ WEIR_GUARDED_BY(mutex_);
-  std::condition_variable_any moved_;  // one of them arrived, or the heap is closed
-  backup_gauge backup_held_;
-  backup_memory pinned_backup_;
-  backup_memory pageable_backup_;
-  std::vector<std::unique_ptr<backup_copies>> idle_copies_ WEIR_GUARDED_BY(mutex_);
-  bool ever_suspended_ WEIR_GUARDED_BY(mutex_) = false;
-  /// The most that was reserved and suspended together, as of the last note_growth().
-  std::uint64_t with_suspended_peak_ WEIR_GUARDED_BY(mutex_) = 0;
-  /// A pool that nobody holds lost its last block.
-  bool pools_to_sweep_ WEIR_GUARDED_BY(mutex_) = false;
+  heap::residency residency_;
+  inspector inspector_;
+  observer_registry observation_;
 };
 
 }}}  // namespace weir::v0::heap

@@ -116,7 +116,7 @@ void central_heap::on_damage(const placement::damage& found) noexcept {
       .seen = {found.seen.data(), found.seen_count},
       .after_free = found.after_free};
   try {
-    about.block.life = life_of(found.block);
+    about.block.life = inspector_.life_of(found.block);
   } catch (const std::bad_alloc&) {  // then without
   }
   error told = observe::damaged(about);

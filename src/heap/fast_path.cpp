@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "heap/spin_then_lock.hpp"
-#include "order/mutation.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
 
@@ -132,8 +131,7 @@ void* central_heap::cached_allocate(thread_cache& cache, bytes size, stream_id s
     cache.leave();
     return nullptr;
   };
-  stream_bins* const bins =
-      mutated(mutation::cache_of_any_stream) ? cache.current : cache.bins_of(stream);
+  stream_bins* const bins = cache.bins_of(stream);
   if (bins == nullptr || !cache.counts(account)) return leave_with_nothing();
 
   block_index index = no_block;
@@ -146,8 +144,7 @@ void* central_heap::cached_allocate(thread_cache& cache, bytes size, stream_id s
   } else {
     index = cache.large;
     const bool fits =
-        index != no_block && cache.large_units == units &&
-        (blocks_[index].stream == bins->slot || mutated(mutation::large_block_of_any_stream));
+        index != no_block && cache.large_units == units && blocks_[index].stream == bins->slot;
     if (!fits) return leave_with_nothing();
     cache.large = no_block;
     cache.large_units = 0;

@@ -185,7 +185,7 @@ void foreign_uses::clear() noexcept {
 void foreign_listening::add(weir::device other) {
   auto home = detail::device_state::keep(other);
   const std::lock_guard lock{mutex_};
-  if (std::find(homes_.begin(), homes_.end(), home) != homes_.end()) return;
+  if (ended_ || std::find(homes_.begin(), homes_.end(), home) != homes_.end()) return;
   homes_.reserve(homes_.size() + 1);
   detail::add_listener(*home, listener_);
   homes_.push_back(std::move(home));
@@ -193,6 +193,7 @@ void foreign_listening::add(weir::device other) {
 
 void foreign_listening::end() noexcept {
   const std::lock_guard lock{mutex_};
+  ended_ = true;
   for (const auto& home : homes_) detail::remove_listener(*home, listener_);
   homes_.clear();
 }

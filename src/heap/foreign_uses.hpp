@@ -84,6 +84,7 @@ class foreign_uses {
 class foreign_listening {
  public:
   explicit foreign_listening(detail::stream_listener& listener) noexcept : listener_{listener} {}
+  /// Nothing after end(): nobody would take the listener away again.
   void add(weir::device other);
   void end() noexcept;
 
@@ -91,6 +92,7 @@ class foreign_listening {
   detail::stream_listener& listener_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<detail::device_state>> homes_;
+  bool ended_ = false;
 };
 
 }}}  // namespace weir::v0::heap

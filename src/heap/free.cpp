@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "heap/central_heap.hpp"
-#include "order/mutation.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
 namespace {
@@ -48,8 +47,8 @@ result<void> central_heap::slow_free(void* pointer, const stream_ref* stream, by
 result<block_index> central_heap::find_live(const void* pointer) {
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
   const block_index index = table_.find(address);
-  if (index == no_block) return why_not_live(address);
-  if (blocks_[index].is() != block_kind::live) return freed_already(blocks_[index]);
+  if (index == no_block) return inspector_.why_not_live(address);
+  if (blocks_[index].is() != block_kind::live) return inspector_.freed_already(blocks_[index]);
   return index;
 }
 
@@ -64,7 +63,7 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
   if (stream != nullptr) {
     WEIR_TRY_VALUE(named_slot, slot_of(*stream, driver));
     named.emplace(order_, named_slot);
-    if (!mutated(mutation::stream_of_free_forgotten)) slot = named_slot;
+    slot = named_slot;
   }
   const std::uint64_t requested = block.size() - block.out.waste;
   pool_of(block).memory->prepare_free(slot);
@@ -158,7 +157,7 @@ void central_heap::free_to_store(block_index index, stamp freed) noexcept {
   table_.erase(block.address);
   --from.blocks;
   if (from.where == residence::suspended) [[unlikely]]
-    drop_saved(from, block.address, block.end());
+    residency_.drop_saved(from, block.address, block.end());
   if (from.memory->inspects()) {
     // Nobody is given it again.
   } else if (from.keeps_to_streams()) {

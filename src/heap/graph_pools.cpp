@@ -84,6 +84,11 @@ result<void> capture_registry::tie_to(driver::CUgraph graph, pool_id pool,
   return {};
 }
 
+std::uint32_t capture_registry::ties_of(pool_id pool) const noexcept {
+  return static_cast<std::uint32_t>(std::count_if(
+      tied_.begin(), tied_.end(), [&](const tie& each) { return each.pool == pool; }));
+}
+
 std::vector<pool_id> capture_registry::sweep() {
   const auto seen = ties_->ended.load(std::memory_order_acquire);
   std::vector<pool_id> ended;
@@ -153,7 +158,6 @@ void central_heap::end_capture(const graph_claim& claim) noexcept {
   order_.expect_capture(order_.known(claim.stream), false);
   if (pool_state* const served = find_pool(claim.pool); served != nullptr) {
     served->takes_requests = false;
-    if (mutated(mutation::graph_memory_let_go_at_end)) served->of_capture = false;
   }
   update_capture_reason();
   placement_.emit(
@@ -188,6 +192,12 @@ void central_heap::sweep_graphs() noexcept {
   } catch (const std::bad_alloc&) {
     // Nothing was taken out; a later sweep sees all of them.
   }
+}
+
+bool central_heap::notice_ended_graphs() noexcept {
+  if (!captures_.ended()) return false;
+  sweep_graphs();
+  return true;
 }
 
 result<pool_state*> central_heap::capture_pool(const stream_ref& stream, stream_slot slot,

@@ -66,6 +66,9 @@ class capture_registry {
   /// gone. not_supported: the driver has no user objects.
   [[nodiscard]] result<void> tie_to(driver::CUgraph graph, pool_id pool,
                                     const context_scope& bound);
+  [[nodiscard]] bool any_tied() const noexcept { return !tied_.empty(); }
+  /// How many graphs hold the pool that are not known to have ended.
+  [[nodiscard]] std::uint32_t ties_of(pool_id pool) const noexcept;
   /// Whether a graph ended since the last sweep().
   [[nodiscard]] bool ended() const noexcept {
     return ties_->ended.load(std::memory_order_relaxed) != swept_;

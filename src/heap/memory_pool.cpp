@@ -26,7 +26,7 @@ std::string_view memory_pool::name() const noexcept {
 
 memory_stats memory_pool::stats() const {
   const auto owner = owner_of(state_);
-  return owner == nullptr ? memory_stats{} : owner->stats(state_->id());
+  return owner == nullptr ? memory_stats{} : owner->inspection().stats(state_->id());
 }
 
 void* memory_pool::allocate(bytes size, const stream_ref& stream, bytes alignment) const {
@@ -71,37 +71,37 @@ result<void> memory_pool::set_fallback(bool value) const {
 result<suspend_outcome> memory_pool::suspend(const suspend_options& options) const {
   const auto owner = owner_of(state_);
   if (owner == nullptr) return gone(state_);
-  return owner->suspend(state_->id(), options);
+  return owner->residency().suspend(state_->id(), options);
 }
 
 result<resume_outcome> memory_pool::resume(const resume_options& options) const {
   const auto owner = owner_of(state_);
   if (owner == nullptr) return gone(state_);
-  return owner->resume(state_->id(), options);
+  return owner->residency().resume(state_->id(), options);
 }
 
 result<void> memory_pool::suspend_async(const suspend_options& options) const {
   const auto owner = owner_of(state_);
   if (owner == nullptr) return gone(state_);
-  return owner->suspend_async(state_->id(), options);
+  return owner->residency().suspend_async(state_->id(), options);
 }
 
 result<resume_outcome> memory_pool::resume_async(const stream_ref& stream) const {
   const auto owner = owner_of(state_);
   if (owner == nullptr) return gone(state_);
-  return owner->resume_async(state_->id(), stream);
+  return owner->residency().resume_async(state_->id(), stream);
 }
 
 bool memory_pool::is_suspended() const {
   const auto owner = owner_of(state_);
   if (owner == nullptr) return false;
-  const auto suspended = owner->is_suspended(state_->id());
+  const auto suspended = owner->residency().is_suspended(state_->id());
   return suspended && *suspended;
 }
 
 pool_snapshot memory_pool::snapshot() const {
   const auto owner = owner_of(state_);
-  return owner == nullptr ? pool_snapshot{} : owner->snapshot(state_->id());
+  return owner == nullptr ? pool_snapshot{} : owner->inspection().snapshot(state_->id());
 }
 
 pool_scope::pool_scope(memory_pool pool) noexcept

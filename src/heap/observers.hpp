@@ -41,7 +41,7 @@ class observers final : private event_sink {
   }
 
   std::vector<event_sink*> sinks_;
-  bool is_ending_ = false;  // written and read by the thread that destroys the heap
+  bool is_ending_ = false;  // written and read with the heap's lock, or by who destroys the heap
   detail::mutex end_mutex_;
 };
 

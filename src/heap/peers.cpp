@@ -19,7 +19,7 @@ result<void> central_heap::enable_peer(weir::device peer) try {
   // Memory of the driver's own is reached by whole contexts.
   if (policy_ == placement_policy::classic) WEIR_TRY(peer.enable_peer_access(device_));
   const detail::mutex_lock lock{mutex_};
-  while (moving_ != 0) WEIR_TRY(await_move());  // those have their rights already
+  WEIR_TRY(residency_.await_moves());  // those have their rights already
   WEIR_TRY(usable());
   const vmm::access right = vmm::access_for(peer);
   const auto is_granted = [&](const vmm::access& each) {

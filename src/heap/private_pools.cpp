@@ -5,7 +5,6 @@
 
 #include "heap/central_heap.hpp"
 #include "observe/misuse.hpp"
-#include "order/mutation.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
 
@@ -29,25 +28,6 @@ const pool* central_heap::scoped_pool() const noexcept {
     if (into != nullptr && into->is_of(*this)) return into;
   }
   return nullptr;
-}
-
-pool_state* central_heap::find_pool(pool_id id) const noexcept {
-  const auto entry =
-      std::find_if(pools_.begin(), pools_.end(), [&](const auto& each) { return each->id == id; });
-  return entry == pools_.end() ? nullptr : entry->get();
-}
-
-pool_state& central_heap::add_pool(std::string name) {
-  auto added = std::make_unique<pool_state>();
-  added->id = pool_id{next_pool_};
-  added->name = std::move(name);
-  added->holders = 1;
-  pools_.reserve(pools_.size() + 1);
-  accounts_.add_pool(added->id);
-  ++next_pool_;
-  pools_.push_back(std::move(added));
-  placement_.emit({.kind = memory_event_kind::pool_created, .pool = pools_.back()->id});
-  return *pools_.back();
 }
 
 result<std::shared_ptr<pool>> central_heap::create_pool(std::string_view name,
@@ -89,32 +69,6 @@ std::shared_ptr<pool> central_heap::share_pool(pool_id id) {
   auto handle = std::make_shared<pool>(weak_from_this(), id, shared->name);
   ++shared->holders;
   return handle;
-}
-
-void central_heap::drop_holder(pool_state& left) noexcept {
-  if (--left.holders != 0) return;
-  left.takes_requests = false;
-  left.is_fallback = false;
-  placement_.emit({.kind = memory_event_kind::pool_released, .pool = left.id});
-  if (left.of_graphs()) {
-    captures_.forget(left.id);
-    guard_replays(left);
-  }
-  pools_to_sweep_ = true;
-}
-
-/// Replays that are under way were queued on some stream before the last holder went. Guards of
-/// later are as good, so that what finds no host memory now is made up for by the next sweep.
-void central_heap::guard_replays(pool_state& left) noexcept {
-  left.guards_due = true;
-  try {
-    left.guards.reserve(left.guards.size() + order_.count());
-  } catch (const std::bad_alloc&) {
-    return;
-  }
-  for (stream_slot slot = 1; slot <= order_.count(); ++slot)
-    left.guards.push_back(order_.now(slot));
-  left.guards_due = false;
 }
 
 result<void> central_heap::set_fallback(pool_id id, bool value) {
@@ -169,7 +123,7 @@ void central_heap::sweep_pools(driver_access& driver) noexcept try {
     last = each->id;
     const bool suspended = each->where == residence::suspended;  // nothing of it is in use
     if (!is_over(*each) || (!suspended && !may_release(*each))) continue;
-    drop_saved(*each);
+    residency_.drop_saved(*each);
     if (each->memory != nullptr) {
       retire(*each);
       // What is on its way counts as reserved: another thread that sweeps leaves the pool alone.
@@ -189,7 +143,6 @@ bool central_heap::may_release(const pool_state& from) const noexcept {
   if (from.where != residence::resident) return false;
   if (!from.of_graphs()) return true;
   if (from.retains && from.blocks != 0) return false;
-  if (mutated(mutation::graph_memory_without_guards)) return from.holders == 0;
   return from.holders == 0 && !from.guards_due &&
          std::all_of(from.guards.begin(), from.guards.end(), [&](stamp each) {
            mutex_.assert_held();
@@ -197,10 +150,10 @@ bool central_heap::may_release(const pool_state& from) const noexcept {
          });
 }
 
-pool_state& central_heap::pool_of(const block& block) noexcept {
-  if (!is_private(block.account)) [[likely]]
-    return *pools_.front();
-  return *find_pool(accounts_.pool_of(block.account));
+/// A pool that graphs alone hold may go without any call, with the last replay of one that was
+/// destroyed.
+bool central_heap::keeps_memory(const pool_state& pool) const noexcept {
+  return pool.of_graphs() && pool.holders > captures_.ties_of(pool.id);
 }
 
 result<block_handles> central_heap::handles_under(const void* pointer,

@@ -22,7 +22,7 @@ namespace heap {
 
 class central_heap;
 
-/// Whether a pool's memory is there. While it is on its way one thread changes it (suspend.cpp),
+/// Whether a pool's memory is there. While it is on its way one thread changes it (residency.hpp),
 /// and nobody else asks its store for memory.
 enum class residence : std::uint8_t { resident, suspending, suspended, resuming };
 

@@ -1,6 +1,5 @@
 // What a search for room asks of the heap.
 #include <algorithm>
-#include <exception>
 #include <utility>
 #include <vector>
 
@@ -8,9 +7,6 @@
 
 namespace weir { inline namespace v0 { namespace heap {
 namespace {
-
-/// Set while this thread runs callbacks: requests from inside do not call them again.
-constinit thread_local bool in_callbacks = false;
 
 /// Whether the blocks of a pool can lie apart and go when they are freed: not where graphs use them
 /// again, where others give the memory, or where it is to be suspended.
@@ -24,7 +20,7 @@ result<account_number> central_heap::prepare(pool_state& pool, bytes needed,
                                              driver_access& driver) {
   placement_.supply.forget();
   if (pool.where != residence::resident) [[unlikely]]
-    WEIR_TRY(await_residence(pool, needed.count()));
+    WEIR_TRY(residency_.await_residence(pool, needed.count()));
   WEIR_TRY_VALUE(account, accounts_.number_of(pool.id, current_tag()));
   WEIR_TRY(make_table_room());
   if (!blocks_.prepare(4)) return no_host_memory();
@@ -102,13 +98,11 @@ result<bool> central_heap::take_pending_behind_waits(const request& wanted, cons
   }
   if (best == waiting.size()) return false;
   const order::pending_frees::waiting& chosen = waiting[best];
-  if (!mutated(mutation::pending_taken_without_waits)) {
-    WEIR_TRY_VALUE(waits, placement_.wait(wanted.stream, chosen.freed, driver.enter()));
-    if (!waits) return false;
-    for (const stamp& each : chosen.others) {
-      WEIR_TRY_VALUE(queued, placement_.wait_for_stream(wanted.stream, each, driver.enter()));
-      if (!queued) return false;
-    }
+  WEIR_TRY_VALUE(waits, placement_.wait(wanted.stream, chosen.freed, driver.enter()));
+  if (!waits) return false;
+  for (const stamp& each : chosen.others) {
+    WEIR_TRY_VALUE(queued, placement_.wait_for_stream(wanted.stream, each, driver.enter()));
+    if (!queued) return false;
   }
   // Behind the waits the stream may use it as if it had freed it itself.
   const block_index index = pending_.take(best).index;
@@ -130,9 +124,10 @@ result<fallback_room> central_heap::fit_in_fallback(const request& wanted) {
 
 /// Whether the request could be met if all free memory went back to the driver. Otherwise nobody
 /// should lose a cache for it.
-result<bool> central_heap::release_can_help(const request& wanted, driver_access& driver) {
+result<bool> central_heap::release_can_help(const request& wanted, const pool_state& asking,
+                                            driver_access& driver) {
   const std::uint64_t size = wanted.units * unit;
-  const std::uint64_t free = unused();
+  const std::uint64_t free = unused(asking);
   if (size <= free + placement::planned_without_question) return true;
   const std::uint64_t granularity = device_.capabilities().granularity.count();
   if (granularity == 0) return true;  // no virtual memory: a segment is one call
@@ -144,7 +139,7 @@ result<bool> central_heap::release_can_help(const request& wanted, driver_access
 result<bool> central_heap::wait_can_help(const request& wanted, const pool_state& asking,
                                          driver_access& driver) {
   const std::uint64_t size = wanted.units * unit;
-  const std::uint64_t free = unused() + accounts_.total().pending;
+  const std::uint64_t free = unused(asking) + accounts_.total().pending;
   if (size <= free) return true;
   if (asking.source != nullptr) return true;  // it may have more than the device says
   const std::uint64_t granularity = device_.capabilities().granularity.count();
@@ -152,10 +147,12 @@ result<bool> central_heap::wait_can_help(const request& wanted, const pool_state
   return can_take((size - free + granularity - 1) / granularity * granularity, driver);
 }
 
-std::uint64_t central_heap::unused() const noexcept {
+std::uint64_t central_heap::unused(const pool_state& asking) const noexcept {
   std::uint64_t sum = 0;
-  for (const auto& each : pools_)
-    if (each->memory != nullptr) sum += each->memory->unused();
+  for (const auto& each : pools_) {
+    const bool kept = each.get() != &asking && keeps_memory(*each);
+    if (each->memory != nullptr && !kept) sum += each->memory->unused();
+  }
   return sum;
 }
 
@@ -196,42 +193,30 @@ result<bool> central_heap::await_releases(pool_state& asking) {
   return waited;
 }
 
-/// Whether one of them claims to have freed something.
-result<bool> central_heap::run_callbacks(const callback_map& callbacks, pool_state& pool,
-                                         bytes needed) {
-  std::vector<std::shared_ptr<out_of_memory_callback>> all;
-  all.reserve(callbacks.size());
-  for (const auto& [key, each] : callbacks) all.push_back(each);
-  const pool_hold held{*this, pool};
-  bool claimed = false;
-  std::exception_ptr thrown;
-  const auto still_open = without_lock([&] {
-    in_callbacks = true;
-    try {
-      for (const auto& each : all) claimed = (*each)(needed) || claimed;
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    in_callbacks = false;
-  });
-  if (thrown) throw callback_exception{thrown};
-  WEIR_TRY(still_open);
-  return claimed;
+result<bool> central_heap::reclaim_cached(pool_state& asking, bytes needed, driver_access& driver) {
+  flush_caches();
+  WEIR_TRY(poll_streams(driver, no_stream));
+  WEIR_TRY(sweep_pools(asking, driver));
+  WEIR_TRY_VALUE(released, release_from_others(asking, needed, driver));
+  if (released != bytes{}) return true;
+  return await_releases(asking);
+}
+
+std::string central_heap::shortage_text(bytes needed) {
+  return inspector_.report(needed, no_stream).text();
 }
 
 result<bool> central_heap::ask_before_growth(pool_state& pool, bytes needed) {
-  if (in_callbacks || growth_callbacks_.empty()) return false;
-  WEIR_TRY(run_callbacks(growth_callbacks_, pool, needed));
-  return true;
+  return callbacks_.run_before_growth(pool, needed);
 }
 
 result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cache* own,
                                                     bytes needed) {
-  if (in_callbacks || callbacks_.empty()) return callback_answer{};
+  if (!callbacks_.any()) return callback_answer{};
   const std::uint64_t frees_before = accounts_.total().frees;
   const auto device_before = device_.memory_info();
   callback_answer answer{.asked = true};
-  WEIR_TRY_VALUE(claimed, run_callbacks(callbacks_, pool, needed));
+  WEIR_TRY_VALUE(claimed, callbacks_.run(pool, needed));
   answer.claimed = claimed;
   {
     const thread_caches::stop stopped{caches_, own};
@@ -259,9 +244,15 @@ bool central_heap::retire_unnoticed() noexcept {
 
 result<bool> central_heap::wait_for_oldest(pool_state& asking, wait_bound& bound,
                                            driver_access& driver) {
+  if (notice_ended_graphs()) return true;
+  const bool was_behind = order_.any_behind();
   WEIR_TRY_VALUE(any, poll_streams(driver, no_stream));
   if (any) return true;
-  if (!order_.paused() && !order_.any_behind()) return retire_unnoticed();
+  if (!order_.paused() && !order_.any_behind()) {
+    // What a look completes without a mark is reached as well: the guards of a graph's pool, say.
+    if (retire_unnoticed() || was_behind) return true;
+    return wait_for_graphs(asking, bound, driver);
+  }
   while (!order_.paused() && order_.any_behind()) {
     const auto until = bound.until(order_);
     if (!until) return false;
@@ -274,6 +265,7 @@ result<bool> central_heap::wait_for_oldest(pool_state& asking, wait_bound& bound
     if (oldest.empty()) {
       // Streams that cannot be marked: only a wait for all work tells about them.
       WEIR_TRY(wait_for_all_work(driver));
+      if (notice_ended_graphs()) return true;
       return !order_.any_behind(*until);  // what completed nothing is not worth another
     }
     result<void> waited;
@@ -284,6 +276,15 @@ result<bool> central_heap::wait_for_oldest(pool_state& asking, wait_bound& bound
     return true;
   }
   return false;
+}
+
+/// The last replay of a graph that was destroyed holds its memory, and no stamp tells of that work.
+result<bool> central_heap::wait_for_graphs(pool_state& asking, wait_bound& bound,
+                                           driver_access& driver) {
+  if (!captures_.any_tied() || !bound.first_wait_for_graphs()) return false;
+  const pool_hold held{*this, asking};
+  WEIR_TRY(wait_for_all_work(driver));
+  return notice_ended_graphs();
 }
 
 }}}  // namespace weir::v0::heap

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <utility>
 
 #include "heap/accounts.hpp"
 #include "heap/private_pools.hpp"
@@ -49,10 +50,15 @@ class wait_bound {
   }
   /// All of that has been waited for.
   void reached() noexcept { until_.reset(); }
+  /// Whether nobody asked this before.
+  [[nodiscard]] bool first_wait_for_graphs() noexcept {
+    return !std::exchange(waited_for_graphs_, true);
+  }
 
  private:
   std::optional<order::epoch> until_;
   int cuts_ = 0;
+  bool waited_for_graphs_ = false;
 };
 
 /// The acts by which memory becomes free that was not, each a rung of room_search::find_room().
@@ -98,6 +104,7 @@ class reclaimer {
   [[nodiscard]] virtual bool may_release(const pool_state& pool) const noexcept = 0;
   /// Whether releasing memory to the driver could make room for the request.
   [[nodiscard]] virtual result<bool> release_can_help(const request& wanted,
+                                                      const pool_state& asking,
                                                       order::driver_access& driver) = 0;
   /// Whether memory whose streams are not done with it could make room for the request.
   [[nodiscard]] virtual result<bool> wait_can_help(const request& wanted, const pool_state& asking,

@@ -117,7 +117,6 @@ result<void> room_search::know_capture(capture_status status) {
   capture_known_ = true;
   capturing_ = status != capture_status::none;
   if (status != capture_status::active || pool_is_fixed_) return {};
-  if (mutated(mutation::capture_served_by_the_heap)) return {};
   WEIR_TRY_VALUE(pool, heap_.capture_pool(stream_, wanted_.stream, driver_));
   pool_ = pool;
   own_ = is_own_pool() ? own_ : nullptr;
@@ -204,7 +203,7 @@ result<bool> room_search::release_cached() {
   if (!is_own_pool()) static_cast<void>(heap_.flush_others(own_));
   if (!asks_no_stream()) WEIR_TRY(heap_.sweep_pools(*pool_, driver_));
   WEIR_TRY(prepare_again());
-  WEIR_TRY_VALUE(helps, heap_.release_can_help(wanted_, driver_));
+  WEIR_TRY_VALUE(helps, heap_.release_can_help(wanted_, *pool_, driver_));
   if (!helps) return false;
   for (;;) {
     WEIR_TRY_VALUE(grown, grow());

@@ -5,7 +5,6 @@
 
 #include "heap/central_heap.hpp"
 #include "order/all_work_wait.hpp"
-#include "order/mutation.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
 
@@ -86,8 +85,7 @@ result<void> central_heap::wait_for_all_work(driver_access& driver) {
   const order::all_work_wait work{order_, driver.enter(), other_devices()};
   foreign_uses_.wait_begins(order_);
   result<void> waited;
-  if (!mutated(mutation::device_never_waited_for))
-    WEIR_TRY(without_lock([&] { waited = work.wait(driver.enter()); }));
+  WEIR_TRY(without_lock([&] { waited = work.wait(driver.enter()); }));
   WEIR_TRY(waited);
   learn_from(work);
   return {};

@@ -64,10 +64,8 @@ result<bytes> central_heap::shrink(bytes keep) try {
   WEIR_TRY(wait_for_streams(driver));
   WEIR_TRY(release_cached(keep, driver));
   while (placement_.reserved > keep.count()) {
-    WEIR_TRY_VALUE(left, await_leaving(nullptr));
-    if (left) continue;
-    WEIR_TRY_VALUE(evicted, evict_for(nullptr, 0, driver));
-    if (!evicted) break;
+    WEIR_TRY_VALUE(made, residency_.evict(nullptr, {}, driver));
+    if (!made) break;
   }
   return released();
 } catch (const std::bad_alloc&) {
@@ -78,7 +76,7 @@ result<bytes> central_heap::empty_cache() try {
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
-  WEIR_TRY(await_arrivals());
+  WEIR_TRY(residency_.await_arrivals());
   if (captures_.ended()) sweep_graphs();
   driver_access driver{placement_.device};
   WEIR_TRY(driver.entered());

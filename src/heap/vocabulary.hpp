@@ -2,7 +2,6 @@
 #pragma once
 
 #include "base/host_memory.hpp"
-#include "order/mutation.hpp"
 #include "order/pending_frees.hpp"
 #include "order/stamp.hpp"
 #include "placement/backing_store.hpp"
@@ -12,8 +11,6 @@ namespace weir { inline namespace v0 { namespace heap {
 
 using detail::no_host_memory;
 
-using order::mutated;
-using order::mutation;
 using order::no_stream;
 using order::stamp;
 using order::stream_slot;

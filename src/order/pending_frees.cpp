@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "order/mutation.hpp"
-
 namespace weir { inline namespace v0 { namespace order {
 
 void pending_frees::record(block_index index, stream_slot stream) {
@@ -26,16 +24,13 @@ pending_frees::waiting pending_frees::forget(block_index index, stream_slot free
   if (entry == uses_.end()) return block;
   block.others = std::move(entry->second.room);
   for (const stream_slot other : entry->second.recorded)
-    if (other != freed_on && !mutated(mutation::recorded_stream_forgotten))
-      block.others.push_back(all.now(other));
+    if (other != freed_on) block.others.push_back(all.now(other));
   uses_.erase(entry);
   return block;
 }
 
 bool pending_frees::completed(const waiting& block, const stream_order& all) noexcept {
   const auto is_completed = [&](stamp each) { return all.stream_completed(each); };
-  if (mutated(mutation::first_of_recorded_streams))
-    return std::any_of(block.others.begin(), block.others.end(), is_completed);
   return std::all_of(block.others.begin(), block.others.end(), is_completed);
 }
 

@@ -61,8 +61,6 @@ result<stream_slot> stream_order::slot_of(const stream_ref& stream, const contex
 }
 
 stream_slot stream_order::meet(const stream_ref& stream, stream_id id) {
-  if (mutated(mutation::streams_known_by_handle) && by_handle_.contains(stream.handle()))
-    return by_handle_.at(stream.handle());
   const stream_slot known_slot = known(id);
   const stream_slot slot = known_slot != no_stream ? known_slot : add(stream, id);
   entries_[slot].named = true;
@@ -109,15 +107,13 @@ stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
   met.handle = stream.handle();
   met.lasting = !rules_.unannounced_ends || stream.is_legacy();
   // What it was given before we knew of it may use what was freed since: it holds that up.
-  const bool counts_from_now = mutated(mutation::new_stream_holds_up_nothing);
   met.stamped = met.closed = met.quiescent = completed_;
-  met.marked = met.completed = counts_from_now ? open_ - 1 : completed_;
+  met.marked = met.completed = completed_;
   update();
   return slot;
 }
 
 void stream_order::meet_watched() {
-  if (mutated(mutation::watched_streams_forgotten)) return;
   // Those that could not be met for want of host memory are met the next time.
   std::uint64_t seen = watched_seen_;
   const auto watched = watched_.added_since(seen);
@@ -223,18 +219,37 @@ result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& b
   return still_there(stream, bound);
 }
 
+bool stream_order::watched_again(stream_id id) const noexcept {
+  const told_end now{id, watched_.registration_of(id)};
+  return now.registration != 0 &&
+         std::find(told_ends_.begin(), told_ends_.end(), now) == told_ends_.end();
+}
+
+void stream_order::note_told_end(stream_id id) {
+  const std::uint64_t registration = watched_.registration_of(id);
+  if (registration == 0) return;
+  const auto known = std::find_if(told_ends_.begin(), told_ends_.end(),
+                                  [id](const told_end& end) { return end.stream == id; });
+  if (known == told_ends_.end()) {
+    told_ends_.push_back({id, registration});
+  } else {
+    known->registration = registration;  // the one before does not come again
+  }
+}
+
 result<void> stream_order::end_stream(stream_slot slot, const context_scope& bound) noexcept {
   entry& stream = entries_[slot];
-  if (gone(slot)) return {};
+  if (gone(slot)) {
+    if (!watched_again(stream.id)) return {};
+    revive(slot);  // what it was given since is not behind its last mark
+  }
   const named_stream named{*this, slot};  // whoever tells of its end has it still
   stream.registered = false;
   // Nothing comes behind this mark, so it does for all epochs that follow as well.
   const epoch last = cut();
   result<bool> marked = false;
   try {
-    const told_end told{stream.id, watched_.registration_of(stream.id)};
-    const bool is_new = std::find(told_ends_.begin(), told_ends_.end(), told) == told_ends_.end();
-    if (told.registration != 0 && is_new) told_ends_.push_back(told);
+    note_told_end(stream.id);
     marked = record_mark(slot, last, bound);
   } catch (const std::bad_alloc&) {
     marked = errc::no_host_memory;
@@ -242,7 +257,6 @@ result<void> stream_order::end_stream(stream_slot slot, const context_scope& bou
   stream.ended = marked && *marked;
   // Without a last mark it is not asked again, either.
   if (!stream.ended) set_lost(stream);
-  if (stream.ended && mutated(mutation::ended_stream_forgotten)) stream.finished = true;
   update();
   if (!marked) return marked.error();
   return {};
@@ -354,7 +368,6 @@ void stream_order::update() noexcept {
       }
       continue;
     }
-    if (stream.lost && mutated(mutation::lost_stream_forgotten)) continue;
     if (!stream.ended) marked_ = earlier(marked_, later(stream.marked, stream.completed));
     completed_ = earlier(completed_, stream.completed);
   }
@@ -430,8 +443,7 @@ void stream_order::done_waiting(std::shared_ptr<event> waited,
 
 result<void> stream_order::mark_stream(stream_slot slot, const context_scope& bound) {
   if (!owes_mark(entries_[slot])) return {};
-  const epoch until = mutated(mutation::mark_counts_for_open_epoch) ? open_ : open_ - 1;
-  WEIR_TRY(record_mark(slot, until, bound));
+  WEIR_TRY(record_mark(slot, open_ - 1, bound));
   return {};
 }
 
@@ -439,15 +451,8 @@ result<void> stream_order::mark_all(const context_scope& bound) {
   meet_watched();
   result<void> outcome;
   for (stream_slot slot = 1; slot <= count(); ++slot) {
-    if (mutated(mutation::one_stream_not_marked) && slot == 2) {
-      entries_[slot].completed = entries_[slot].marked = open_ - 1;
-      continue;
-    }
     auto marked = mark_stream(slot, bound);
     if (!marked && outcome) outcome = std::move(marked);  // the others are marked all the same
-    entry& stream = entries_[slot];
-    if (mutated(mutation::unmarked_stream_counts_as_idle) && owes_mark(stream))
-      stream.completed = stream.marked = open_ - 1;
   }
   update();
   return outcome;
@@ -641,8 +646,7 @@ result<bool> stream_order::wait(stream_slot waiter, stamp freed, const context_s
     WEIR_TRY(close(freed.stream, bound));
     if (!is_marked(freed)) return false;
   }
-  if (!all_work() || mutated(mutation::wait_for_owner_alone))
-    return wait_for_stream(waiter, freed, bound);
+  if (!all_work()) return wait_for_stream(waiter, freed, bound);
   WEIR_TRY_VALUE(able, all_can_wait(waiter, bound));
   if (!able) return false;
   for (stream_slot other = 1; other <= count(); ++other)
@@ -677,7 +681,7 @@ bool stream_order::endangers_bystanders(stream_slot waiter, stamp used) const no
 
 result<bool> stream_order::all_can_wait(stream_slot waiter, const context_scope& bound) {
   WEIR_TRY_VALUE(able, may_be_asked(waiter, bound));
-  if (!able || mutated(mutation::bystanders_wait_for_nothing)) return able;
+  if (!able) return false;
   for (stream_slot slot = 1; slot <= count(); ++slot) {
     if (slot == waiter || gone(slot)) continue;
     WEIR_TRY_VALUE(askable, may_be_asked(slot, bound));
@@ -696,7 +700,6 @@ result<bool> stream_order::queue_waits(stream_slot waiter, stamp used, const con
   }
   for (stream_slot slot = 1; slot <= count(); ++slot) {
     if (slot == used.stream || gone(slot)) continue;
-    if (slot != waiter && mutated(mutation::bystanders_wait_for_nothing)) continue;
     WEIR_TRY_VALUE(waits, queue_wait(slot, used, bound));
     if (!waits) return false;
   }
@@ -711,9 +714,7 @@ result<bool> stream_order::queue_wait(stream_slot waiter, stamp used, const cont
   // Marks are reached in order: the first for the epoch or a later one will do.
   for (const mark& candidate : owner.marks) {
     const bool last_of_all = owner.ended && &candidate == &owner.marks.back();
-    if (is_after(used.epoch, candidate.epoch) && !last_of_all &&
-        !mutated(mutation::wait_for_older_epoch))
-      continue;
+    if (is_after(used.epoch, candidate.epoch) && !last_of_all) continue;
     const auto waits = ref(waiter).wait(*candidate.reached, bound);
     if (!waits) {
       // Another thread may have begun to capture the stream since it was asked.

@@ -12,7 +12,6 @@
 
 #include "device/state.hpp"
 #include "order/awaited_marks.hpp"
-#include "order/mutation.hpp"
 #include "order/stable_vector.hpp"
 #include "order/stamp.hpp"
 #include "weir/base/ids.hpp"
@@ -120,7 +119,7 @@ class stream_order {
   [[nodiscard]] stamp now(stream_slot slot) noexcept {
     entry& stream = entries_[slot];
     stream.stamped = open_;
-    if (!mutated(mutation::epoch_not_marked)) used_ = true;
+    used_ = true;
     return {slot, open_};
   }
   /// Counts a request that no cache of a thread's could serve.
@@ -139,10 +138,8 @@ class stream_order {
   /// Whether memory freed at the stamp may leave its stream.
   [[nodiscard]] bool completed(stamp freed) const noexcept {
     if (freed.stream == no_stream) return true;
-    const epoch ahead = mutated(mutation::one_epoch_too_many) ? 1 : 0;
-    if (!all_work() || mutated(mutation::others_work_forgotten))
-      return stream_completed({freed.stream, freed.epoch - ahead});
-    return !is_after(freed.epoch, entries_[freed.stream].quiescent + ahead);
+    if (!all_work()) return stream_completed(freed);
+    return !is_after(freed.epoch, entries_[freed.stream].quiescent);
   }
   /// Whether that stream alone has done what it had been given by the end of the epoch.
   [[nodiscard]] bool stream_completed(stamp used) const noexcept {
@@ -301,6 +298,10 @@ class stream_order {
   void set_lost(entry& stream) noexcept;
   /// Whoever names or watches a stream that had ended will give it more to do.
   void revive(stream_slot slot) noexcept;
+  /// Whether a stream whose end was told is registered anew, and was not met since.
+  [[nodiscard]] bool watched_again(stream_id id) const noexcept;
+  /// May throw std::bad_alloc, but not for a stream whose end was told before.
+  void note_told_end(stream_id id);
   /// Meets the streams that became known elsewhere.
   void meet_watched();
   void end_epoch() noexcept;

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "order/mutation.hpp"
-
 namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
@@ -271,8 +269,7 @@ result<block_index> arena::fit_at(std::uint64_t address, const request& wanted) 
 }
 
 void arena::free(block_index index, stamp freed) noexcept {
-  if (shared_.order.completed(freed) || mutated(mutation::free_run_is_everybodys))
-    freed.stream = no_stream;
+  if (shared_.order.completed(freed)) freed.stream = no_stream;
   block& run = shared_.blocks[index];
   if (rounds_.notes() && rounds::is_large(run.units)) rounds_.freed(run);
   handed_out_ -= run.size();
@@ -283,14 +280,13 @@ void arena::free(block_index index, stamp freed) noexcept {
     if (other == no_block) return false;
     const block& there = shared_.blocks[other];
     return there.is() == block_kind::run && can_join(there.units, run.units) &&
-           (there.stream == freed.stream || mutated(mutation::foreign_run_absorbed) ||
+           (there.stream == freed.stream ||
             (there.stream == no_stream && there.units <= absorb_up_to));
   };
   // A block that waited for recorded streams comes late: its free may be the older of two.
   const auto take_newer = [&](block_index other) {
     const block& there = shared_.blocks[other];
-    if (there.stream == freed.stream && is_after(there.in.freed, freed.epoch) &&
-        !mutated(mutation::older_free_counts))
+    if (there.stream == freed.stream && is_after(there.in.freed, freed.epoch))
       freed.epoch = there.in.freed;
   };
   // Runs that are joined leave their indexes first; the maxima there are settled when the joined

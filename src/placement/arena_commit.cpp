@@ -29,7 +29,7 @@ void arena::find_relocations(room_plan& room, const request& wanted) const noexc
            at = shared_.blocks[at].after) {
         const block& run = shared_.blocks[at];
         if (run.end() <= address_of(entered.from_slot) || run.stream == no_stream) continue;
-        if (!mutated(mutation::surplus_is_everybodys)) entered.ready = now;
+        entered.ready = now;
         if (run.stream != wanted.stream) {
           entered.used = now;
         } else if (entered.used.stream == no_stream || is_after(run.in.freed, entered.used.epoch)) {
@@ -37,7 +37,6 @@ void arena::find_relocations(room_plan& room, const request& wanted) const noexc
         }
       }
     }
-    if (mutated(mutation::hole_forgets_its_use)) entered.used = {};
     room.relocations.push_back(entered);
   }
 }

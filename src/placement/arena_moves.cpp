@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "order/mutation.hpp"
 #include "placement/arena.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
@@ -52,7 +51,6 @@ result<block_index> arena::borrow(const request& wanted, const context_scope& bo
     if (best == no_block || run.units < shared_.blocks[best].units) best = match;
   }
   if (best == no_block) return no_block;
-  if (mutated(mutation::no_wait_for_borrowed)) return carve(best, wanted);
   WEIR_TRY_VALUE(waits, shared_.wait(wanted.stream, stamp_of(shared_.blocks[best]), bound));
   return waits ? carve(best, wanted) : no_block;
 }
@@ -180,7 +178,6 @@ result<bool> arena::wait_for_others(const room_plan& room, const request& wanted
       const block& there = shared_.blocks[at];
       if (there.end() <= start || there.is() != block_kind::run) continue;
       if (there.stream == no_stream || there.stream == wanted.stream) continue;
-      if (mutated(mutation::no_wait_for_window)) continue;
       WEIR_TRY_VALUE(waits, shared_.wait(wanted.stream, stamp_of(there), bound));
       if (!waits) return false;
     }
@@ -267,8 +264,6 @@ result<void> arena::map_handles(const room_plan& room, const context_scope& boun
     if (each.returns) continue;
     const std::uint64_t address = address_of(each.slot);
     const bytes size{each.slots * slot_size_};
-    if (mutated(mutation::mapping_not_retained) && !each.fresh)
-      WEIR_TRY(vmm::unmap(bound, address_of(handles_[each.from].slot), size));
     auto done = vmm::map(bound, address, handles_[each.from].memory);
     if (done) {
       done = vmm::set_access(bound, address, size, shared_.rights);
@@ -339,11 +334,7 @@ void arena::unblock(const context_scope& bound) noexcept {
 
 // --- Release -------------------------------------------------------------------------------------
 
-bool arena::may_be_released(const block& run) const noexcept {
-  return run.stream == no_stream || mutated(mutation::bound_memory_released) ||
-         (mutated(mutation::release_forgets_others_work) &&
-          shared_.order.stream_completed(stamp_of(run)));
-}
+bool arena::may_be_released(const block& run) const noexcept { return run.stream == no_stream; }
 
 result<bytes> arena::release(bytes most, const context_scope& bound) {
   std::uint64_t released = 0;

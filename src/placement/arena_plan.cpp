@@ -1,7 +1,6 @@
 // Where an arena could make room: windows over runs and holes, and what to fill the gaps with.
 #include <algorithm>
 
-#include "order/mutation.hpp"
 #include "placement/arena.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
@@ -13,10 +12,7 @@ bool arena::usable(const block& run, const request& wanted, reach whose) const n
 }
 
 bool arena::fillable(const block& hole) const noexcept {
-  return hole.is() == block_kind::hole &&
-         (shared_.order.completed(stamp_of(hole)) || mutated(mutation::hole_filled_early) ||
-          (mutated(mutation::hole_forgets_others_work) &&
-           shared_.order.stream_completed(stamp_of(hole))));
+  return hole.is() == block_kind::hole && shared_.order.completed(stamp_of(hole));
 }
 
 bool arena::others_have_runs(stream_slot stream) const noexcept {

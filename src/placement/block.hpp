@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "base/host_memory.hpp"
-#include "order/mutation.hpp"
 #include "order/pending_frees.hpp"
 #include "order/stamp.hpp"
 #include "placement/unit_count.hpp"
@@ -33,8 +32,6 @@ using detail::no_host_memory;
 using order::block_index;  // a record's number
 using order::epoch;
 using order::is_after;
-using order::mutated;
-using order::mutation;
 using order::no_block;
 using order::no_stream;
 using order::stamp;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "device/state.hpp"
-#include "order/mutation.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
 namespace {
@@ -168,8 +167,7 @@ void torch_segments::free(block_index index, stamp freed) noexcept {
   const segment& home = segment_with(back.address);
   handed_out_ -= back.size();
   const bool done = shared_.order.completed(freed);
-  const bool at_home =
-      done || freed.stream == home.stream || mutated(mutation::guest_goes_home_at_once);
+  const bool at_home = done || freed.stream == home.stream;
   back.become(block_kind::run);
   back.recorded = false;
   back.account = 0;

@@ -185,6 +185,71 @@ TEST_F(graph_memory_test, of_a_graph_that_is_gone_goes_once_the_streams_are_done
   EXPECT_EQ(memory.snapshot().pools.size(), 1u);
 }
 
+class graphs_that_end : public graph_test {
+ protected:
+  /// A graph with 1200 MiB that is destroyed before its only replay is done.
+  void destroy_under_a_replay(const caching_allocator& memory, const stream& on) {
+    auto own = memory.begin_capture(on).value();
+    begin(on);
+    void* const inside = memory.allocate(1200_MiB, on);
+    write(on, inside, 1_MiB);
+    memory.deallocate(inside, on);
+    const auto graph = end(on);
+    ASSERT_TRUE(own.keep_with(graph));
+    own = {};
+    const auto replay = instantiate(graph);
+    launch(replay, on);
+    destroy(replay);
+    destroy(graph);
+  }
+};
+
+TEST_F(graphs_that_end, during_the_wait_of_a_request_serve_it) {
+  for (const auto policy : {placement_policy::balanced, placement_policy::classic}) {
+    auto memory = make({.policy = policy});
+    const auto stream = new_stream();
+    const auto other = new_stream();
+    destroy_under_a_replay(memory, stream);
+    void* const freed = memory.allocate(100_MiB, stream);
+    write(stream, freed, 1_MiB);
+    memory.deallocate(freed, stream);
+    void* const served = memory.try_allocate(1_GiB, other).value_or(nullptr);
+    EXPECT_NE(served, nullptr) << to_string(policy);
+    EXPECT_EQ(memory.stats().failures, 0u);
+    memory.deallocate(served, other);
+  }
+}
+
+TEST_F(graphs_that_end, with_their_last_replay_are_waited_for) {
+  for (const auto policy : {placement_policy::balanced, placement_policy::classic}) {
+    auto memory = make({.policy = policy});
+    const auto stream = new_stream();
+    const auto other = new_stream();
+    destroy_under_a_replay(memory, stream);
+    void* const served = memory.try_allocate(1_GiB, other).value_or(nullptr);
+    EXPECT_NE(served, nullptr) << to_string(policy);
+    memory.deallocate(served, other);
+  }
+}
+
+TEST_F(graphs_that_end, give_their_memory_to_the_next_request_though_a_block_of_it_lives) {
+  for (const auto policy : {placement_policy::balanced, placement_policy::classic}) {
+    auto memory = make({.policy = policy});
+    const auto stream = new_stream();
+    const auto other = new_stream();
+    memory.deallocate(memory.allocate(2_MiB, other), other);
+    auto own = memory.begin_capture(stream).value();
+    begin(stream);
+    void* const lives = memory.allocate(4_MiB, stream);
+    memory.deallocate(memory.allocate(1200_MiB, stream), stream);
+    destroy(end(stream));
+    own = {};
+    void* const served = memory.try_allocate(1_GiB, other).value_or(nullptr);
+    EXPECT_NE(served, nullptr) << to_string(policy);
+    for (void* const each : {lives, served}) memory.deallocate(each);
+  }
+}
+
 TEST_F(graph_memory_test, a_graph_that_is_gone_is_noticed_by_the_next_request) {
   auto memory = make();
   const auto stream = new_stream();

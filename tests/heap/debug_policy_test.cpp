@@ -85,6 +85,7 @@ TEST_F(debug_policy_test, memory_is_as_ever_and_every_block_has_addresses_of_its
 }
 
 TEST_F(debug_policy_test, what_it_costs_in_memory) {
+  if (is_sanitized) GTEST_SKIP() << "figures are the same without a sanitizer";
   // Blocks of each size, and what a hundred of them reserve.
   struct row {
     bytes size;

@@ -119,7 +119,7 @@ class heap_test : public ::testing::Test {
   }
   /// Says what contradicts itself inside; empty if nothing.
   [[nodiscard]] static std::string check(caching_allocator& memory) {
-    return heap::central_heap::of(memory).check();
+    return heap::central_heap::of(memory).inspection().check();
   }
 
   /// Plays the scenario on fresh allocators, with each of its driver calls failing in turn.
@@ -139,7 +139,7 @@ class heap_test : public ::testing::Test {
     }
     ASSERT_GT(calls, 30u);
     // Under sanitizers one call in five; fault_sweeps_tests fails each of them.
-    for (std::uint64_t nth = 1; nth <= calls; nth += is_sanitized ? 5 : 1) {
+    for (std::uint64_t nth = 1; nth <= calls; nth += is_sanitized ? 11 : 1) {
       for (const auto with : {driver::CUDA_ERROR_UNKNOWN, driver::CUDA_ERROR_OUT_OF_MEMORY}) {
         SCOPED_TRACE("call " + std::to_string(nth));
         const auto one = new_stream();

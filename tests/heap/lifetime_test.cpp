@@ -429,10 +429,10 @@ TEST_F(heap_lifetime_test, every_call_of_a_child_that_is_forked_under_the_lock_s
     if (pool.stats() != memory_stats{}) ::_exit(102);
     if (!pool.snapshot().name.empty()) ::_exit(103);
     if (claim.pool()) ::_exit(104);
-    if (heap::central_heap::of(memory).reserved() != 0_B) ::_exit(105);
-    gone(heap::central_heap::of(memory).add_share(&memory, bytes::max(), {}));
-    gone(heap::central_heap::of(memory).set_ceiling(&memory, 1_MiB));
-    heap::central_heap::of(memory).remove_share(&memory);
+    if (heap::central_heap::of(memory).inspection().reserved() != 0_B) ::_exit(105);
+    gone(heap::central_heap::of(memory).limits().add_share(&memory, bytes::max(), {}));
+    gone(heap::central_heap::of(memory).limits().set_ceiling(&memory, 1_MiB));
+    heap::central_heap::of(memory).limits().remove_share(&memory);
     static_cast<void>(memory.on_out_of_memory([](bytes) { return true; }));
     listener third;
     static_cast<void>(memory.add_observer(third));

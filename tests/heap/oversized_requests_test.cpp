@@ -125,6 +125,26 @@ TEST_F(oversized_requests, what_no_stream_can_bring_is_refused_without_a_wait) {
   }
 }
 
+TEST_F(oversized_requests, what_a_held_pool_of_graphs_keeps_is_not_waited_for) {
+  for (const placement_policy policy : compared_policies) {
+    SCOPED_TRACE(to_string(policy));
+    auto memory = make({.policy = policy});
+    const auto stream = new_stream();
+    const auto busy = new_stream();
+    const auto graphs = memory.create_pool("graphs", {.retains = true}).value();
+    memory.deallocate(graphs.allocate(1200_MiB, stream), stream);
+    void* const used = memory.allocate(100_MiB, busy);
+    write(busy, used, 1_MiB);
+    memory.deallocate(used, busy);
+    {
+      const auto waits_for_ever = hold(busy);
+      EXPECT_EQ(code_of(memory.try_allocate(1_GiB, stream)), errc::out_of_memory);
+    }
+    EXPECT_EQ(graphs.stats().reserved.current, 1200_MiB);
+    EXPECT_EQ(check(memory), "");
+  }
+}
+
 /// A driver that another process asks for 100 MiB whenever weir has asked for memory.
 struct other_process {
   static inline driver::table real;

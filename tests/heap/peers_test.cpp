@@ -1,6 +1,8 @@
 // Several devices: who may reach an allocator's memory, and streams of other devices that use it.
 #include <array>
 
+#include "device/state.hpp"
+#include "heap/foreign_uses.hpp"
 #include "heap/heap_fixture.hpp"
 
 namespace weir::testing_support { namespace {
@@ -434,6 +436,21 @@ TEST_F(peers, streams_that_cannot_be_meant_are_refused) {
   EXPECT_EQ(events[0].kind, memory_event_kind::record_stream);
   EXPECT_EQ(events[0].stream, other.id());
   memory.deallocate(block, stream);
+}
+
+/// A call that began before close() may come here after it.
+TEST_F(peers, who_listens_no_more_is_registered_with_no_further_device) {
+  struct : detail::stream_listener {
+    void stream_closing(const stream_ref&) noexcept override {}
+  } listener;
+  const auto& listeners = detail::device_state::of(gpu(1)).listeners;
+  const std::size_t before = listeners.size();
+  heap::foreign_listening listening{listener};
+  listening.add(gpu(1));
+  EXPECT_EQ(listeners.size(), before + 1);
+  listening.end();
+  listening.add(gpu(1));
+  EXPECT_EQ(listeners.size(), before);
 }
 
 }  // namespace

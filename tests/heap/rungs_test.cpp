@@ -136,7 +136,8 @@ class scripted_heap final : public heap::reclaimer {
     return {};
   }
   bool may_release(const pool_state&) const noexcept override { return releases; }
-  result<bool> release_can_help(const placement::request&, order::driver_access&) override {
+  result<bool> release_can_help(const placement::request&, const pool_state&,
+                                order::driver_access&) override {
     return release_helps;
   }
   result<bool> wait_can_help(const placement::request&, const pool_state&,

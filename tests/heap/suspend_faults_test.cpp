@@ -51,7 +51,7 @@ class suspend_faults_test : public suspend_test {
 
   /// Which of the calls fail: all of them, one after the other, or some where a program takes ten
   /// times as long. The two kinds of failure take turns.
-  static constexpr std::uint64_t stride = is_sanitized ? 5 : 1;
+  static constexpr std::uint64_t stride = is_sanitized ? 11 : 1;
   static constexpr driver::CUresult refusals[] = {driver::CUDA_ERROR_UNKNOWN,
                                                   driver::CUDA_ERROR_OUT_OF_MEMORY};
   inline static const suspend_options ways[] = {

@@ -626,7 +626,7 @@ TEST_F(suspend_test, neighbours_are_asked_for_what_has_to_come_back) {
     return give_way;
   };
   auto& inside = heap::central_heap::of(memory);
-  ASSERT_TRUE(inside.add_share(&asked, bytes::max(), {.ask = ask}));
+  ASSERT_TRUE(inside.limits().add_share(&asked, bytes::max(), {.ask = ask}));
   ASSERT_TRUE(memory.set_limit(32_MiB));
   EXPECT_EQ(code_of(memory.resume(weights)), errc::out_of_memory);
   EXPECT_EQ(asked, (std::vector<bytes>{48_MiB})) << "all of it";
@@ -639,7 +639,7 @@ TEST_F(suspend_test, neighbours_are_asked_for_what_has_to_come_back) {
   give_way = true;
   EXPECT_EQ(memory.resume(weights).value(), (resume_outcome{48_MiB, 48_MiB}));
   EXPECT_EQ(asked, (std::vector<bytes>{48_MiB, 48_MiB, 48_MiB}));
-  inside.remove_share(&asked);
+  inside.limits().remove_share(&asked);
   expect_contents(blocks);
   for (const filled& each : blocks) memory.deallocate(each.at, on);
 }

@@ -33,19 +33,13 @@ using heap::block_index;
 using heap::block_store;
 using heap::central_heap;
 
-// The way to what is private: an explicit instantiation may name it.
-detail::mutex& lock_of(central_heap& of);
-address_table& table_of(central_heap& of);
-block_store& records_of(central_heap& of);
+// The way to what is private. To a private base: a cast in functional notation, as in C.
+using core_reference = heap::heap_core&;
+detail::mutex& lock_of(central_heap& of) { return core_reference(of).mutex_; }
+address_table& table_of(central_heap& of) { return core_reference(of).table_; }
+block_store& records_of(central_heap& of) { return core_reference(of).blocks_; }
+// To a private member: an explicit instantiation may name it.
 const void* entries_of(const address_table& of);
-template <detail::mutex central_heap::*Lock, address_table central_heap::*Table,
-          block_store central_heap::*Records>
-struct state_door {
-  friend detail::mutex& lock_of(central_heap& of) { return of.*Lock; }
-  friend address_table& table_of(central_heap& of) { return of.*Table; }
-  friend block_store& records_of(central_heap& of) { return of.*Records; }
-};
-template struct state_door<&central_heap::mutex_, &central_heap::table_, &central_heap::blocks_>;
 template <std::unique_ptr<std::atomic<std::uint64_t>[]> address_table::*Entries>
 struct table_door {
   friend const void* entries_of(const address_table& of) { return (of.*Entries).get(); }

@@ -50,8 +50,7 @@ CONTRACTS = ["allocator_contract", "resource_contract", "contract", "order"]
 # No suite of a component: they look at the sources, at the installed package or at instruction counts.
 LEFT_OUT = re.compile(r"gpu|package|fuzz|snippets|layers|golden|mutation|^python_package$")
 # Faults there would be faults of tests.
-NOT_SOURCES = re.compile(r"src/order/mutation\.|/weir\.h$|\.def$")
-SWITCHES = "mutation::"  # the order tests' own faults
+NOT_SOURCES = re.compile(r"/weir\.h$|\.def$")
 
 
 def say(text):
@@ -115,7 +114,7 @@ def find_all(component, files, database, jobs, folder):
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(pickle.dumps(find_in_component(component, files, database, jobs)))
-    return [each for each in pickle.loads(kept.read_bytes()) if SWITCHES not in each.before]
+    return pickle.loads(kept.read_bytes())
 
 
 def find_in_component(component, files, database, jobs):

@@ -99,7 +99,7 @@ std::string order_fixture::describe_pools() const {
 }
 
 void order_fixture::check_heap() {
-  const std::string violation = heap::central_heap::of(*memory_).check();
+  const std::string violation = heap::central_heap::of(*memory_).inspection().check();
   expect(violation.empty(), violation.c_str());
 }
 

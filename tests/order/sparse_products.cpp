@@ -73,7 +73,7 @@ void stress_fixture::check_end() {
   machine_->run_until_idle();
   free_deferred();
   if (failure_->occurred()) return;
-  const std::string violation = heap::central_heap::of(*memory_).check();
+  const std::string violation = heap::central_heap::of(*memory_).inspection().check();
   if (!violation.empty()) failure_->report(violation);
   if (const auto emptied = memory_->empty_cache(); !emptied)
     failure_->report("empty_cache: " + emptied.error().message());

@@ -127,6 +127,52 @@ TEST_F(StreamOrder, a_stream_that_is_watched_again_counts_again) {
   destroy(silent);
 }
 
+TEST_F(StreamOrder,
+       a_stream_that_is_watched_again_and_ends_before_it_is_met_counts_and_is_not_met) {
+  stream_order order{gpu};
+  const stream one = make_stream();
+  const driver::CUstream silent = make_driver_stream();
+  const stream_ref known = stream_ref(gpu, silent).identified().value();
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot ending = order.slot_of(known, bound).value();
+  ASSERT_TRUE(watch_stream(known));
+  EXPECT_TRUE(completes(order, order.now(slot)));
+  ASSERT_TRUE(order.end_stream(ending, bound));
+  ASSERT_TRUE(unwatch_stream(known));
+  ASSERT_TRUE(watch_stream(known));
+  give_work(silent);
+  const stamp held_up = order.now(slot);
+  ASSERT_TRUE(order.end_stream(ending, bound));
+  EXPECT_FALSE(completes(order, held_up)) << "it is in the registry, for those who are told later";
+  EXPECT_TRUE(order.gone(ending));
+  ASSERT_TRUE(unwatch_stream(known));
+  destroy(silent);
+  EXPECT_FALSE(completes(order, held_up));
+  machine->run_until_idle();
+  EXPECT_TRUE(completes(order, held_up));
+  EXPECT_TRUE(order.gone(ending));
+}
+
+TEST_F(StreamOrder, the_work_of_a_stream_that_is_watched_and_unwatched_a_second_time_counts) {
+  stream_order order{gpu};
+  const stream one = make_stream();
+  const driver::CUstream silent = make_driver_stream();
+  const stream_ref known = stream_ref(gpu, silent).identified().value();
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot ending = order.slot_of(known, bound).value();
+  for (int time = 0; time < 3; ++time) {
+    ASSERT_TRUE(watch_stream(known));
+    give_work(silent);
+    const stamp held_up = order.now(slot);
+    ASSERT_TRUE(order.end_stream(ending, bound));
+    ASSERT_TRUE(unwatch_stream(known));
+    EXPECT_FALSE(completes(order, held_up)) << time;
+    machine->run_until_idle();
+    EXPECT_TRUE(completes(order, held_up)) << time;
+  }
+  destroy(silent);
+}
+
 TEST_F(StreamOrder, sources_are_asked_when_memory_is_about_to_leave_its_stream) {
   stream_order order{gpu};
   const stream one = make_stream();

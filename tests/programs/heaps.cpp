@@ -200,7 +200,7 @@ bool heap_supplier::may_refuse(errc code) const {
 // --- Checks ----------------------------------------------------------------------------------
 
 void heap_supplier::check() {
-  const std::string violation = heap::central_heap::of(*memory_).check();
+  const std::string violation = heap::central_heap::of(*memory_).inspection().check();
   if (!violation.empty()) world_.fail("check() of " + name() + ": " + violation);
 }
 

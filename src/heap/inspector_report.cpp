@@ -1,9 +1,9 @@
 // Why a request could not be met, in figures and in words.
+#include "heap/inspector.hpp"
+
 #include <algorithm>
 #include <map>
 #include <utility>
-
-#include "heap/central_heap.hpp"
 
 namespace weir { inline namespace v0 {
 namespace heap {
@@ -43,25 +43,26 @@ std::string advise(const memory_report& about, const observe::shortage& missing)
 
 }  // namespace
 
-observe::shortage central_heap::shortage_of(bytes size, tag tag, stream_slot slot) {
+observe::shortage inspector::shortage_of(bytes size, tag tag, stream_slot slot) {
   const std::uint64_t units = units_for(size);
   observe::shortage about{.requested = units > most_units ? size.count() : units * unit,
-                          .stream = slot == no_stream ? 0 : order_.id(slot).number(),
+                          .stream = slot == no_stream ? 0 : core_.order_.id(slot).number(),
                           .tag = tag.name(),
-                          .tag_limit = accounts_.limit(tag),
-                          .live = accounts_.total().allocated.current,
-                          .reserved = placement_.reserved,
-                          .limit = placement_.reserved_limit,
-                          .limit_is_ceiling = placement_.reserved_limit < own_limit_,
-                          .device_total = placement_.device.total_memory().count()};
-  if (const ledger* const counted = accounts_.of(tag)) about.tag_live = counted->allocated.current;
-  const std::uint64_t active = accounts_.total().active.current;
+                          .tag_limit = core_.accounts_.limit(tag),
+                          .live = core_.accounts_.total().allocated.current,
+                          .reserved = core_.placement_.reserved,
+                          .limit = core_.placement_.reserved_limit,
+                          .limit_is_ceiling = core_.placement_.reserved_limit < core_.own_limit_,
+                          .device_total = core_.placement_.device.total_memory().count()};
+  if (const ledger* const counted = core_.accounts_.of(tag))
+    about.tag_live = counted->allocated.current;
+  const std::uint64_t active = core_.accounts_.total().active.current;
   about.free = about.reserved - std::min(about.reserved, active);
-  for (const auto& each : pools_) {
+  for (const auto& each : core_.pools_) {
     if (each->memory == nullptr) continue;
     if (each->id == pool_id{}) about.longest = each->memory->longest_fit(slot);
     const bool is_checked = each->memory->inspects();
-    if (may_release(*each) && !is_checked) continue;
+    if (host_.may_release(*each) && !is_checked) continue;
     const std::uint64_t kept = each->memory->unused();
     if (is_checked) about.checks += kept;
     about.free -= std::min(about.free, kept);
@@ -69,45 +70,48 @@ observe::shortage central_heap::shortage_of(bytes size, tag tag, stream_slot slo
   return about;
 }
 
-std::optional<std::uint64_t> central_heap::device_free() const {
-  const auto asked = placement_.device.memory_info();
+std::optional<std::uint64_t> inspector::device_free() const {
+  const auto asked = core_.placement_.device.memory_info();
   return asked ? std::optional{asked->free.count()} : std::nullopt;
 }
 
-error central_heap::no_room(errc code, bytes size, tag tag, stream_slot slot) {
-  last_failure_ = {size, slot, accounts_.total().frees, placement_.reserved_limit};
+error inspector::no_room(errc code, bytes size, tag tag, stream_slot slot) {
+  core_.mutex_.assert_held();
+  last_failure_ = {size, slot, core_.accounts_.total().frees, core_.placement_.reserved_limit};
   observe::shortage about = shortage_of(size, tag, slot);
   about.failed = true;
   if (code != errc::limit_exceeded) about.device_free = device_free();
-  if (about.device_free && neighbours_.list) about.neighbours = neighbours_.list();
+  if (about.device_free && core_.neighbours_.list) about.neighbours = core_.neighbours_.list();
   return {.code = code,
           .requested = size,
           .detail = observe::place_of(about) + ": " + observe::verdict_of(about)};
 }
 
-memory_report central_heap::report(bytes size, stream_slot slot) {
+memory_report inspector::report(bytes size, stream_slot slot) {
+  core_.mutex_.assert_held();
   memory_report about;
   about.requested = size;
-  about.stream = slot == no_stream ? stream_id{} : order_.id(slot);
+  about.stream = slot == no_stream ? stream_id{} : core_.order_.id(slot);
   about.tag = current_tag();
-  about.tag_limit = bytes{accounts_.limit(about.tag)};
-  about.limit = bytes{placement_.reserved_limit};
+  about.tag_limit = bytes{core_.accounts_.limit(about.tag)};
+  about.limit = bytes{core_.placement_.reserved_limit};
   about.stats = totals();
-  about.device_total = placement_.device.total_memory();
+  about.device_total = core_.placement_.device.total_memory();
   observe::shortage missing = shortage_of(size, about.tag, slot);
   missing.device_free = device_free();
-  if (neighbours_.list) missing.neighbours = neighbours_.list();
-  missing.failed = last_failure_ ==
-                   failure_record{size, slot, accounts_.total().frees, placement_.reserved_limit};
+  if (core_.neighbours_.list) missing.neighbours = core_.neighbours_.list();
+  missing.failed = last_failure_ == failure_record{size, slot, core_.accounts_.total().frees,
+                                                   core_.placement_.reserved_limit};
   if (missing.device_free) {
     about.device_free = bytes{*missing.device_free};
     const std::uint64_t taken = missing.device_total - *missing.device_free;
-    if (taken > placement_.reserved) about.elsewhere = bytes{taken - placement_.reserved};
+    if (taken > core_.placement_.reserved)
+      about.elsewhere = bytes{taken - core_.placement_.reserved};
   }
   about.tags = tags_in_use();
 
   std::map<std::uint64_t, std::uint64_t> sizes;
-  for (const auto& each : pools_) {
+  for (const auto& each : core_.pools_) {
     if (each->memory == nullptr || each->memory->is_suspended()) continue;
     about.fragments += bytes{each->memory->fragments()};
     if (each->id == pool_id{}) {
@@ -126,20 +130,20 @@ memory_report central_heap::report(bytes size, stream_slot slot) {
   });
   if (about.largest.size() > 8) about.largest.resize(8);
 
-  for (stream_slot each = 1; each <= order_.count(); ++each) {
+  for (stream_slot each = 1; each <= core_.order_.count(); ++each) {
     std::uint64_t held = 0;
-    for (const auto& from : pools_)
+    for (const auto& from : core_.pools_)
       if (from->memory != nullptr && !from->memory->is_suspended())
         held += from->memory->bound_to(each);
-    if (held != 0) about.bound.push_back({order_.id(each), bytes{held}});
+    if (held != 0) about.bound.push_back({core_.order_.id(each), bytes{held}});
   }
   std::stable_sort(about.bound.begin(), about.bound.end(),
                    [](const auto& a, const auto& b) { return a.size > b.size; });
   std::map<stream_id, std::uint64_t> awaited;
-  for (const auto& block : pending_.all())
+  for (const auto& block : core_.pending_.all())
     for (const stamp each : block.others)
-      if (!order_.stream_completed(each))
-        awaited[order_.id(each.stream)] += blocks_[block.index].size();
+      if (!core_.order_.stream_completed(each))
+        awaited[core_.order_.id(each.stream)] += core_.blocks_[block.index].size();
   for (const auto& [id, size_waiting] : awaited) about.awaited.push_back({id, bytes{size_waiting}});
   std::stable_sort(about.awaited.begin(), about.awaited.end(),
                    [](const auto& a, const auto& b) { return a.size > b.size; });
@@ -147,16 +151,16 @@ memory_report central_heap::report(bytes size, stream_slot slot) {
   return about;
 }
 
-memory_report central_heap::explain(bytes size, const stream_ref& stream) {
+memory_report inspector::explain(bytes size, const stream_ref& stream) {
   memory_report about;
   about.requested = size;
-  if (!usable()) return about;
-  const auto caller = identify(stream, local());
-  const detail::mutex_lock lock{mutex_};
-  if (!usable()) return about;
-  const thread_caches::stop stopped{caches_, own_cache()};
-  settle_caches();
-  return report(size, caller ? order_.known(caller->id) : no_stream);
+  if (!core_.usable()) return about;
+  const stream_id caller = host_.id_of(stream);
+  const detail::mutex_lock lock{core_.mutex_};
+  if (!core_.usable()) return about;
+  const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
+  host_.settle_caches();
+  return report(size, core_.order_.known(caller));
 }
 
 }  // namespace heap

@@ -5,8 +5,9 @@
 // the memory and queues the copies; the carrier waits for them and enters that the memory is there.
 // Until then the pool serves no request, so that nothing new lies where a copy is still to come.
 //
-// A suspension can be taken back until its carrier has committed it: after the copies, and before
-// the first unmap. Nothing has happened to the memory by then but that it was read.
+// A suspension can be called off until its carrier has committed it: after the copies, and before
+// the first unmap. Nothing has happened to the memory by then but that it was read. move_stage
+// (queued_move.hpp) says how far a suspension or return is.
 #include <algorithm>
 #include <list>
 #include <new>
@@ -14,17 +15,18 @@
 #include <thread>
 #include <utility>
 
-#include "heap/central_heap.hpp"
+#include "base/signals_blocked.hpp"
+#include "heap/residency.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
 
-result<void> central_heap::suspend_async(const pool_selection& which,
-                                         const suspend_options& options) try {
-  WEIR_TRY(usable());
+result<void> residency::suspend_async(const pool_selection& which,
+                                      const suspend_options& options) try {
+  WEIR_TRY(core_.usable());
   WEIR_TRY(check_options(options));
   join_carriers();
-  const detail::mutex_lock lock{mutex_};
-  if (captures_.ended()) sweep_graphs();
+  const detail::mutex_lock lock{core_.mutex_};
+  if (core_.captures_.ended()) host_.sweep_graphs();
   WEIR_TRY_VALUE(meant, select(which, [](const pool_state& pool) {
                    return pool.is_moving() && !pool.is_leaving();
                  }));
@@ -32,31 +34,31 @@ result<void> central_heap::suspend_async(const pool_selection& which,
   suspend_outcome outcome;
   WEIR_TRY_VALUE(chosen, choose(meant, which, outcome));
   if (chosen.empty()) return {};
-  driver_access driver{device_};
+  driver_access driver{core_.device_};
   WEIR_TRY(nobody_captures(driver));
   std::list<queued_move> leaving;
   queued_move& move = leaving.emplace_back();
   move.options = options;
-  move.rights = placement_.rights;
+  move.rights = core_.placement_.rights;
   move.copies = take_copies();
   for (pool_state* const each : chosen) move.pools.push_back({.pool = each});
   const bool all_marked = mark_users(move, driver);
   move.waits_for_all = !all_marked || options.streams == awaited_streams::all;
-  begin_moves(move.pools, residence::suspending);
+  begin(move, residence::suspending);
   for (const moving_pool& each : move.pools) each.pool->requests = options.requests;
   queued_.splice(queued_.end(), leaving);
   if (start_carrier(move)) return {};
-  move.done = true;
-  end_moves(move.pools);
+  settle(move);
+  move.progress.advance(move_stage::ended);
   return error{.code = errc::no_host_memory, .detail = "no thread could be started"};
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
 
-result<resume_outcome> central_heap::resume_async(const pool_selection& which,
-                                                  const stream_ref& stream) try {
-  WEIR_TRY(usable());
-  if (stream.device() != device_)
+result<resume_outcome> residency::resume_async(const pool_selection& which,
+                                               const stream_ref& stream) try {
+  WEIR_TRY(core_.usable());
+  if (stream.device() != core_.device_)
     return error{.code = errc::bad_stream, .detail = "the stream is of another device"};
   WEIR_TRY_VALUE(capturing, stream.is_capturing());
   if (capturing) {
@@ -64,8 +66,8 @@ result<resume_outcome> central_heap::resume_async(const pool_selection& which,
                  .detail = "the stream is being captured, and cannot wait for the copies"};
   }
   join_carriers();
-  const detail::mutex_lock lock{mutex_};
-  WEIR_TRY_VALUE(meant, select_to_resume(which));
+  const detail::mutex_lock lock{core_.mutex_};
+  WEIR_TRY_VALUE(meant, select_to_resume(which, &stream));
   const bool host_takes_part = std::any_of(meant.begin(), meant.end(), [](const pool_state* each) {
     return !each->saved.empty() && each->saved_in == host_memory_kind::pageable;
   });
@@ -75,30 +77,49 @@ result<resume_outcome> central_heap::resume_async(const pool_selection& which,
   return no_host_memory();
 }
 
-bool central_heap::take_back(const pool_selection& which) noexcept {
-  bool taken = false;
+residency::called_off residency::take_back(const pool_selection& which,
+                                           const stream_ref* ahead_of) noexcept {
+  called_off taken;
   for (queued_move& move : queued_) {
-    if (move.done || move.committed || move.taken_back || move.pools.empty()) continue;
+    if (!move.progress.is_revocable()) continue;
     const bool meant = std::all_of(move.pools.begin(), move.pools.end(), [&](const auto& each) {
-      mutex_.assert_held();
-      return each.pool->is_leaving() && is_meant(*each.pool, which);
+      core_.mutex_.assert_held();
+      return is_meant(*each.pool, which);
     });
     if (!meant) continue;
-    move.taken_back = true;
-    taken = true;
-    for (const moving_pool& each : move.pools) each.pool->taken_back = true;
-    if (move.begun) continue;  // the carrier reads the memory, and ends it
-    end_moves(move.pools);
+    if (!move.progress.is(move_stage::stopping)) taken.any = true;
+    if (move.progress.is(move_stage::waiting)) {
+      settle(move);
+      continue;
+    }
+    if (move.progress.is(move_stage::reading)) {  // the carrier ends that
+      move.progress.advance(move_stage::stopping);
+      for (const moving_pool& each : move.pools) each.pool->taken_back = true;
+    }
+    taken.in_order = stop_copies(move, ahead_of) && taken.in_order;
   }
   return taken;
 }
 
-bool central_heap::start_carrier(queued_move& move) noexcept {
+/// The carrier queues no more copies. What is queued on the stream, if one is given, waits for
+/// those that it has queued.
+bool residency::stop_copies(queued_move& move, const stream_ref* ahead_of) noexcept try {
+  move.copies->stop();
+  if (ahead_of == nullptr) return true;
+  driver_access driver{core_.device_};
+  const context_scope& bound = driver.enter();
+  return bound && move.copies->precede(*ahead_of, bound);
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+bool residency::start_carrier(queued_move& move) noexcept {
   for (const moving_pool& each : move.pools) {
     each.pool->queued = true;
     each.pool->moved_by = {};
   }
   try {
+    const detail::signals_blocked quiet;
     move.carrier = std::thread{[this, &move] { carry(move); }};
     return true;
   } catch (const std::system_error&) {
@@ -107,25 +128,24 @@ bool central_heap::start_carrier(queued_move& move) noexcept {
   return false;
 }
 
-/// The life of a carrier.
-void central_heap::carry(queued_move& move) noexcept {
+/// Body of a carrier's thread.
+void residency::carry(queued_move& move) noexcept {
   result<void> outcome;
   {
-    const detail::mutex_lock lock{mutex_};
-    const bool returns =
-        !move.pools.empty() && move.pools.front().pool->where == residence::resuming;
-    outcome = returns ? finish_return(move) : finish_suspension(move);
+    const detail::mutex_lock lock{core_.mutex_};
+    outcome =
+        move.progress.is(move_stage::returning) ? finish_return(move) : finish_suspension(move);
   }
   detail::report_failure(outcome);  // whose handler may use the allocator
-  const detail::mutex_lock lock{mutex_};
-  move.done = true;
+  const detail::mutex_lock lock{core_.mutex_};
+  move.progress.advance(move_stage::ended);
 }
 
-result<void> central_heap::finish_suspension(queued_move& move) noexcept {
-  driver_access driver{device_};
+result<void> residency::finish_suspension(queued_move& move) noexcept {
+  driver_access driver{core_.device_};
   auto entered = driver.entered();
   if (!entered) {
-    end_moves(move.pools);
+    if (!move.progress.is(move_stage::settled)) settle(move);
     return entered;
   }
   auto suspended = carry_out(move, driver);
@@ -134,11 +154,11 @@ result<void> central_heap::finish_suspension(queued_move& move) noexcept {
 }
 
 /// The memory is there, and a stream waits for the copies.
-result<void> central_heap::finish_return(queued_move& move) noexcept {
+result<void> residency::finish_return(queued_move& move) noexcept {
   result<void> copied;
   bool drained = false;
-  static_cast<void>(without_lock([&] {
-    driver_access driver{device_};
+  static_cast<void>(core_.without_lock([&] {
+    driver_access driver{core_.device_};
     const context_scope& bound = driver.enter();
     try {
       copied = bound ? move.copies->finish(bound) : result<void>{bound.error()};
@@ -155,13 +175,13 @@ result<void> central_heap::finish_return(queued_move& move) noexcept {
 }
 
 /// Of those that are done, without the lock: a thread that ends may need it.
-void central_heap::join_carriers() noexcept {
+void residency::join_carriers() noexcept {
   std::list<queued_move> finished;
   {
-    const detail::mutex_lock lock{mutex_};
+    const detail::mutex_lock lock{core_.mutex_};
     for (auto each = queued_.begin(); each != queued_.end();) {
       const auto next = std::next(each);
-      if (each->done) finished.splice(finished.end(), queued_, each);
+      if (each->progress.is(move_stage::ended)) finished.splice(finished.end(), queued_, each);
       each = next;
     }
   }
@@ -169,15 +189,21 @@ void central_heap::join_carriers() noexcept {
     if (each.carrier.joinable()) each.carrier.join();
 }
 
-/// Calls off what has not begun, and waits for the others. Nothing is queued any more.
-void central_heap::end_carriers() noexcept {
+void residency::end() noexcept {
+  core_.mutex_.assert_held();
+  moved_.notify_all();  // threads that wait for memory to come back
+  end_carriers();
+}
+
+/// Nothing is queued any more.
+void residency::end_carriers() noexcept {
   static_cast<void>(take_back(all_pools{}));
   for (;;) {
-    while (moving_ != 0) moved_.wait(mutex_);
+    while (moving_ != 0) moved_.wait(core_.mutex_);
     if (queued_.empty()) return;
     std::list<queued_move> rest;
     rest.splice(rest.end(), queued_);
-    const detail::mutex_unlock unlocked{mutex_};
+    const detail::mutex_unlock unlocked{core_.mutex_};
     for (queued_move& each : rest)
       if (each.carrier.joinable()) each.carrier.join();
   }

@@ -1,4 +1,4 @@
-// What is told of pointers that were not to be freed, and of blocks that were.
+// Error texts for invalid frees and for leaks, and the description of an address.
 #include "observe/misuse.hpp"
 
 #include <string>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/hexadecimal.hpp"
-#include "heap/central_heap.hpp"
+#include "heap/inspector.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
 namespace {
@@ -21,21 +21,23 @@ observe::accused_block accused(const block_info& block, std::string life) {
 
 }  // namespace
 
-std::string central_heap::life_of(std::uint64_t address) const {
-  return history_ != nullptr ? history_->life_of(address) : std::string{};
+std::string inspector::life_of(std::uint64_t address) const {
+  return core_.history_ != nullptr ? core_.history_->life_of(address) : std::string{};
 }
 
-error central_heap::freed_already(const block& block) const {
+error inspector::freed_already(const block& block) const {
+  core_.mutex_.assert_held();
   return observe::double_free({.address = block.address,
                                .size = bytes{block.size()},
-                               .tag = accounts_.tag_of(block.account),
-                               .stream = order_.id(block.stream),
+                               .tag = core_.accounts_.tag_of(block.account),
+                               .stream = core_.order_.id(block.stream),
                                .life = life_of(block.address)});
 }
 
-error central_heap::why_not_live(std::uint64_t address) {
+error inspector::why_not_live(std::uint64_t address) {
+  core_.mutex_.assert_held();
   // What went back to a store is no block any more; its bytes lie in something free.
-  for (const auto& each : pools_) {
+  for (const auto& each : core_.pools_) {
     if (each->memory == nullptr) continue;
     if (const auto near = each->memory->block_near(address)) {
       const observe::accused_block block = accused_near(*near);
@@ -53,45 +55,45 @@ error central_heap::why_not_live(std::uint64_t address) {
                            piece.state == block_state::hole;
       if (is_free) return observe::double_free(address, accused(piece, life_of(address)));
       block_info owner = piece;
-      if (const block_index index = table_.find(piece.address); index != no_block)
-        owner.tag = accounts_.tag_of(blocks_[index].account);
+      if (const block_index index = core_.table_.find(piece.address); index != no_block)
+        owner.tag = core_.accounts_.tag_of(core_.blocks_[index].account);
       return observe::foreign_pointer(address, accused(owner, life_of(piece.address)));
     }
   }
   return observe::foreign_pointer(address, "allocator");
 }
 
-observe::accused_block central_heap::accused_near(const placement::nearest_block& block) const {
+observe::accused_block inspector::accused_near(const placement::nearest_block& block) const {
   return {.address = block.address, .size = bytes{block.requested}, .life = life_of(block.address)};
 }
 
-result<std::string> central_heap::describe_address(const void* pointer) try {
-  WEIR_TRY(usable());
+result<std::string> inspector::describe_address(const void* pointer) try {
+  WEIR_TRY(core_.usable());
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
-  const detail::mutex_lock lock{mutex_};
-  WEIR_TRY(usable());
+  const detail::mutex_lock lock{core_.mutex_};
+  WEIR_TRY(core_.usable());
   const auto text = [&](const observe::accused_block& block, bool is_live, bool is_away = false) {
     return detail::hexadecimal(address) + " is " + observe::position_of(address, block) +
            (is_live ? " a live block" : " a freed block") +
            (is_away ? " whose memory is suspended: " : ": ") + observe::words_of(block) +
            block.life;
   };
-  for (const auto& each : pools_) {
+  for (const auto& each : core_.pools_) {
     if (each->memory == nullptr) continue;
     if (const auto near = each->memory->block_near(address))
       return text(accused_near(*near), near->is_live);
-    const block& block = blocks_[each->memory->block_over(address)];
+    const block& block = core_.blocks_[each->memory->block_over(address)];
     if (block.is() == block_kind::live) {
       return text({.address = block.address,
                    .size = bytes{block.size() - block.out.waste},
-                   .tag = accounts_.tag_of(block.account),
-                   .stream = order_.id(block.stream),
+                   .tag = core_.accounts_.tag_of(block.account),
+                   .stream = core_.order_.id(block.stream),
                    .life = life_of(block.address)},
                   true, each->memory->is_suspended());
     }
   }
-  if (history_ != nullptr) {
-    const auto last = history_->block_over(address);
+  if (core_.history_ != nullptr) {
+    const auto last = core_.history_->block_over(address);
     if (last.size != 0)
       return text(
           {.address = last.address, .size = bytes{last.size}, .life = life_of(last.address)},
@@ -102,10 +104,11 @@ result<std::string> central_heap::describe_address(const void* pointer) try {
   return no_host_memory();
 }
 
-error central_heap::leak() {
-  const ledger& total = accounts_.total();
+error inspector::leak() {
+  core_.mutex_.assert_held();
+  const ledger& total = core_.accounts_.total();
   std::vector<observe::accused_block> blocks;
-  for (const auto& each : pools_) {
+  for (const auto& each : core_.pools_) {
     if (each->memory == nullptr) continue;
     pool_snapshot snapshot;
     describe(*each, snapshot);

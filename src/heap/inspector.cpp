@@ -1,9 +1,10 @@
-// Stats and snapshots: all caches stopped for a moment, everything counted.
+// Figures and snapshots: all caches stopped for a moment, everything counted.
+#include "heap/inspector.hpp"
+
 #include <algorithm>
 #include <unordered_map>
 
 #include "base/hexadecimal.hpp"
-#include "heap/central_heap.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
 namespace {
@@ -23,15 +24,16 @@ void add_suspended(const pool_state& of, memory_stats& sums) noexcept {
 
 }  // namespace
 
-memory_stats central_heap::totals() const noexcept {
+memory_stats inspector::totals() const noexcept {
   memory_stats sums;
-  accounts_.total().fill(sums);
-  sums.reserved = {bytes{placement_.reserved}, bytes{placement_.reserved_peak}};
+  core_.accounts_.total().fill(sums);
+  sums.reserved = {bytes{core_.placement_.reserved}, bytes{core_.placement_.reserved_peak}};
   std::uint64_t away = 0;
-  std::size_t footprint = sizeof *this + blocks_.footprint() + table_.footprint() +
-                          caches_.footprint() + order_.footprint() + accounts_.footprint() +
-                          pending_.footprint() + foreign_uses_.footprint();
-  for (const auto& each : pools_) {
+  std::size_t footprint = heap_size_ + core_.blocks_.footprint() + core_.table_.footprint() +
+                          core_.caches_.footprint() + core_.order_.footprint() +
+                          core_.accounts_.footprint() + core_.pending_.footprint() +
+                          core_.foreign_uses_.footprint();
+  for (const auto& each : core_.pools_) {
     if (each->memory == nullptr) continue;
     footprint += each->memory->footprint();
     if (each->memory->is_suspended()) {
@@ -39,47 +41,37 @@ memory_stats central_heap::totals() const noexcept {
       sums.suspended += bytes{each->memory->suspended_bytes()};
       continue;
     }
-    for (stream_slot slot = 1; slot <= order_.count(); ++slot)
+    for (stream_slot slot = 1; slot <= core_.order_.count(); ++slot)
       sums.stream_bound += bytes{each->memory->bound_to(slot)};
   }
   complete(sums, away);
+  const auto peaks = host_.read_suspension_peaks();
   const bytes with_suspended = sums.reserved.current + sums.suspended;
   sums.reserved_and_suspended = {
-      with_suspended, std::max({with_suspended, sums.reserved.peak, bytes{with_suspended_peak_}})};
-  sums.backup = backup_held_.read();
-  caches_.for_each([&](const thread_cache& each) { sums.thread_cached += bytes{each.held()}; });
-  sums.handles_created = placement_.handles_created;
-  sums.handles_moved = placement_.handles_moved;
-  sums.handles_returned = placement_.handles_returned;
-  sums.handles_released = placement_.handles_released;
-  sums.waits = order_.waits_queued() - waits_at_reset_;
-  sums.events = order_.events_recorded() - events_at_reset_;
+      with_suspended, std::max({with_suspended, sums.reserved.peak, bytes{peaks.with_reserved}})};
+  sums.backup = peaks.backup;
+  core_.caches_.for_each(
+      [&](const thread_cache& each) { sums.thread_cached += bytes{each.held()}; });
+  sums.handles_created = core_.placement_.handles_created;
+  sums.handles_moved = core_.placement_.handles_moved;
+  sums.handles_returned = core_.placement_.handles_returned;
+  sums.handles_released = core_.placement_.handles_released;
+  sums.waits = core_.order_.waits_queued() - waits_at_reset_;
+  sums.events = core_.order_.events_recorded() - events_at_reset_;
   sums.metadata = bytes{footprint};
   return sums;
 }
 
-std::uint64_t central_heap::suspended_bytes() const noexcept {
-  std::uint64_t total = 0;
-  for (const auto& each : pools_) total += each->suspended_bytes();
-  return total;
+bytes inspector::reserved() {
+  if (core_.home_->forked()) return {};
+  const detail::mutex_lock lock{core_.mutex_};
+  return bytes{core_.placement_.reserved};
 }
 
-void central_heap::note_growth() noexcept {
-  if (!ever_suspended_) [[likely]]
-    return;
-  const std::uint64_t now = placement_.reserved + suspended_bytes();
-  with_suspended_peak_ = std::max(with_suspended_peak_, now);
-}
-
-bytes central_heap::reserved() {
-  if (home_->forked()) return {};
-  const detail::mutex_lock lock{mutex_};
-  return bytes{placement_.reserved};
-}
-
-memory_stats central_heap::pool_totals(const pool_state& of) const noexcept {
+memory_stats inspector::pool_totals(const pool_state& of) const noexcept {
   memory_stats sums;
-  if (const heap::ledger* const ledger = accounts_.of(of.id); ledger != nullptr) ledger->fill(sums);
+  if (const heap::ledger* const ledger = core_.accounts_.of(of.id); ledger != nullptr)
+    ledger->fill(sums);
   if (of.memory == nullptr) return sums;
   sums.reserved = {bytes{of.memory->reserved()}, bytes{of.memory->reserved_peak()}};
   add_suspended(of, sums);
@@ -88,18 +80,20 @@ memory_stats central_heap::pool_totals(const pool_state& of) const noexcept {
   complete(sums, of.memory->is_suspended() ? of.memory->handed_out() : 0);
   sums.metadata = bytes{of.memory->footprint()};
   if (of.memory->is_suspended()) return sums;
-  for (stream_slot slot = 1; slot <= order_.count(); ++slot)
+  for (stream_slot slot = 1; slot <= core_.order_.count(); ++slot)
     sums.stream_bound += bytes{of.memory->bound_to(slot)};
   if (of.id == pool_id{})
-    caches_.for_each([&](const thread_cache& each) { sums.thread_cached += bytes{each.held()}; });
+    core_.caches_.for_each(
+        [&](const thread_cache& each) { sums.thread_cached += bytes{each.held()}; });
   return sums;
 }
 
-memory_stats central_heap::tag_totals(tag of) const noexcept {
+memory_stats inspector::tag_totals(tag of) const noexcept {
   memory_stats sums;
-  if (const heap::ledger* const ledger = accounts_.of(of); ledger != nullptr) ledger->fill(sums);
+  if (const heap::ledger* const ledger = core_.accounts_.of(of); ledger != nullptr)
+    ledger->fill(sums);
   sums.reserved = sums.reserved_and_suspended = sums.active;
-  const pool_state* const apart = pool_of(of);
+  const pool_state* const apart = host_.suspendable_pool(of);
   if (apart == nullptr || apart->memory == nullptr) return sums;
   add_suspended(*apart, sums);
   if (apart->memory->is_suspended())
@@ -107,37 +101,37 @@ memory_stats central_heap::tag_totals(tag of) const noexcept {
   return sums;
 }
 
-memory_stats central_heap::stats() {
-  if (!usable()) return {};
-  const detail::mutex_lock lock{mutex_};
-  const thread_caches::stop stopped{caches_, own_cache()};
-  settle_caches();
+memory_stats inspector::stats() {
+  if (!core_.usable()) return {};
+  const detail::mutex_lock lock{core_.mutex_};
+  const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
+  host_.settle_caches();
   return totals();
 }
 
-memory_stats central_heap::stats(tag of) {
-  if (!usable()) return {};
-  const detail::mutex_lock lock{mutex_};
-  const thread_caches::stop stopped{caches_, own_cache()};
-  settle_caches();
+memory_stats inspector::stats(tag of) {
+  if (!core_.usable()) return {};
+  const detail::mutex_lock lock{core_.mutex_};
+  const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
+  host_.settle_caches();
   return tag_totals(of);
 }
 
-memory_stats central_heap::stats(pool_id of) {
-  if (!usable()) return {};
-  const detail::mutex_lock lock{mutex_};
-  const thread_caches::stop stopped{caches_, own_cache()};
-  settle_caches();
-  const pool_state* const pool = find_pool(of);
+memory_stats inspector::stats(pool_id of) {
+  if (!core_.usable()) return {};
+  const detail::mutex_lock lock{core_.mutex_};
+  const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
+  host_.settle_caches();
+  const pool_state* const pool = core_.find_pool(of);
   return pool == nullptr ? memory_stats{} : pool_totals(*pool);
 }
 
-std::vector<tag_stats> central_heap::tags_in_use() const {
+std::vector<tag_stats> inspector::tags_in_use() const {
   std::vector<tag_stats> all;
-  for (std::size_t i = 0; i < accounts_.tags(); ++i) {
+  for (std::size_t i = 0; i < core_.accounts_.tags(); ++i) {
     const auto tag = weir::tag::numbered(static_cast<std::uint16_t>(i));
     if (!tag) continue;
-    const heap::ledger* const ledger = accounts_.of(*tag);
+    const heap::ledger* const ledger = core_.accounts_.of(*tag);
     if (ledger == nullptr || (ledger->allocations == 0 && ledger->failures == 0)) continue;
     all.push_back({*tag, tag_totals(*tag)});
   }
@@ -147,123 +141,134 @@ std::vector<tag_stats> central_heap::tags_in_use() const {
   return all;
 }
 
-std::vector<tag_stats> central_heap::stats_by_tag() {
-  if (!usable()) return {};
-  const detail::mutex_lock lock{mutex_};
-  const thread_caches::stop stopped{caches_, own_cache()};
-  settle_caches();
+std::vector<tag_stats> inspector::stats_by_tag() {
+  if (!core_.usable()) return {};
+  const detail::mutex_lock lock{core_.mutex_};
+  const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
+  host_.settle_caches();
   return tags_in_use();
 }
 
-void central_heap::reset_peaks() {
-  if (!usable()) return;
-  const detail::mutex_lock lock{mutex_};
-  const thread_caches::stop stopped{caches_, own_cache()};
-  settle_caches();
-  accounts_.reset_peaks();
-  placement_.reserved_peak = placement_.reserved;
-  with_suspended_peak_ = placement_.reserved + suspended_bytes();
-  backup_held_.reset_peak();
-  for (const auto& each : pools_) {
+void inspector::reset_peaks() {
+  if (!core_.usable()) return;
+  const detail::mutex_lock lock{core_.mutex_};
+  const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
+  host_.settle_caches();
+  core_.accounts_.reset_peaks();
+  core_.placement_.reserved_peak = core_.placement_.reserved;
+  host_.reset_suspension_peaks();
+  for (const auto& each : core_.pools_) {
     if (each->memory == nullptr) continue;
     each->memory->reset_peak();
     each->with_suspended_at_reset = each->reserved() + each->suspended_bytes();
   }
 }
 
-void central_heap::reset_counters() {
-  if (!usable()) return;
-  const detail::mutex_lock lock{mutex_};
-  const thread_caches::stop stopped{caches_, own_cache()};
-  settle_caches();
-  blocks_at_reset_ = accounts_.total().blocks.current;
-  accounts_.reset_counters();
-  placement_.handles_created = 0;
-  placement_.handles_moved = 0;
-  placement_.handles_returned = 0;
-  placement_.handles_released = 0;
-  waits_at_reset_ = order_.waits_queued();
-  events_at_reset_ = order_.events_recorded();
+void inspector::reset_counters() {
+  if (!core_.usable()) return;
+  const detail::mutex_lock lock{core_.mutex_};
+  const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
+  host_.settle_caches();
+  blocks_at_reset_ = core_.accounts_.total().blocks.current;
+  core_.accounts_.reset_counters();
+  core_.placement_.handles_created = 0;
+  core_.placement_.handles_moved = 0;
+  core_.placement_.handles_returned = 0;
+  core_.placement_.handles_released = 0;
+  waits_at_reset_ = core_.order_.waits_queued();
+  events_at_reset_ = core_.order_.events_recorded();
 }
 
-allocator_snapshot central_heap::snapshot() {
+allocator_snapshot inspector::snapshot() {
   allocator_snapshot snapshot;
-  snapshot.device = device_.id();
-  if (!usable()) return snapshot;
-  const detail::mutex_lock lock{mutex_};
-  const thread_caches::stop stopped{caches_, own_cache()};
-  settle_caches();
+  snapshot.device = core_.device_.id();
+  if (!core_.usable()) return snapshot;
+  const detail::mutex_lock lock{core_.mutex_};
+  const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
+  host_.settle_caches();
   snapshot.stats = totals();
-  for (const auto& each : pools_) describe(*each, snapshot.pools.emplace_back());
+  for (const auto& each : core_.pools_) describe(*each, snapshot.pools.emplace_back());
   return snapshot;
 }
 
-pool_snapshot central_heap::snapshot(pool_id of) {
+pool_snapshot inspector::snapshot(pool_id of) {
   pool_snapshot snapshot;
-  if (!usable()) return snapshot;
-  const detail::mutex_lock lock{mutex_};
-  const thread_caches::stop stopped{caches_, own_cache()};
-  settle_caches();
-  if (const pool_state* const pool = find_pool(of); pool != nullptr) describe(*pool, snapshot);
+  if (!core_.usable()) return snapshot;
+  const detail::mutex_lock lock{core_.mutex_};
+  const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
+  host_.settle_caches();
+  if (const pool_state* const pool = core_.find_pool(of); pool != nullptr)
+    describe(*pool, snapshot);
   return snapshot;
 }
 
-void central_heap::describe(const pool_state& from, pool_snapshot& into) const {
+void inspector::describe(const pool_state& from, pool_snapshot& into) const {
+  core_.mutex_.assert_held();
   into.id = from.id;
   into.name = from.name;
   into.stats = pool_totals(from);
   if (from.memory == nullptr) return;
   from.memory->describe(into);
   std::unordered_map<std::uint64_t, const order::pending_frees::waiting*> waiting;
-  for (const auto& each : pending_.all()) waiting.emplace(blocks_[each.index].address, &each);
+  for (const auto& each : core_.pending_.all())
+    waiting.emplace(core_.blocks_[each.index].address, &each);
   for (block_info& piece : into.blocks) {
     if (piece.state == block_state::pending) {
       const auto entry = waiting.find(piece.address);
       if (entry == waiting.end()) continue;
       for (const stamp each : entry->second->others)
-        if (!order_.stream_completed(each)) piece.waits_for.push_back(order_.id(each.stream));
+        if (!core_.order_.stream_completed(each))
+          piece.waits_for.push_back(core_.order_.id(each.stream));
     }
     if (piece.state != block_state::live) continue;
-    const block& block = blocks_[table_.find(piece.address)];
+    const block& block = core_.blocks_[core_.table_.find(piece.address)];
     piece.requested = bytes{block.size() - block.out.waste};
-    piece.tag = accounts_.tag_of(block.account);
+    piece.tag = core_.accounts_.tag_of(block.account);
   }
 }
 
-result<bytes> central_heap::size_of(const void* pointer) {
-  WEIR_TRY(usable());
-  const detail::mutex_lock lock{mutex_};
-  WEIR_TRY_VALUE(index, find_live(pointer));
-  return bytes{blocks_[index].size() - blocks_[index].out.waste};
+std::vector<pool_snapshot> inspector::describe_all() {
+  core_.mutex_.assert_held();
+  host_.settle_caches();
+  std::vector<pool_snapshot> all;
+  for (const auto& each : core_.pools_) describe(*each, all.emplace_back());
+  return all;
 }
 
-result<block_info> central_heap::block_at(const void* pointer) {
-  WEIR_TRY(usable());
+result<bytes> inspector::size_of(const void* pointer) {
+  WEIR_TRY(core_.usable());
+  const detail::mutex_lock lock{core_.mutex_};
+  WEIR_TRY_VALUE(index, host_.find_live(pointer));
+  return bytes{core_.blocks_[index].size() - core_.blocks_[index].out.waste};
+}
+
+result<block_info> inspector::block_at(const void* pointer) {
+  WEIR_TRY(core_.usable());
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
-  const detail::mutex_lock lock{mutex_};
-  WEIR_TRY(usable());
-  block_index index = table_.find(address);
-  for (auto each = pools_.begin(); index == no_block && each != pools_.end(); ++each)
+  const detail::mutex_lock lock{core_.mutex_};
+  WEIR_TRY(core_.usable());
+  block_index index = core_.table_.find(address);
+  for (auto each = core_.pools_.begin(); index == no_block && each != core_.pools_.end(); ++each)
     if ((*each)->memory != nullptr) index = (*each)->memory->block_over(address);
-  const block& block = blocks_[index];  // where there is none: the record that is never used
+  const block& block = core_.blocks_[index];  // no_block is the record that is never used
   if (block.is() != block_kind::live) return errc::foreign_pointer;
   return block_info{
       .address = block.address,
       .size = bytes{block.size()},
       .requested = bytes{block.size() - block.out.waste},
       .state = block_state::live,
-      .stream = order_.id(block.stream),
-      .tag = accounts_.tag_of(block.account),
-      .pool = is_private(block.account) ? accounts_.pool_of(block.account) : pool_id{},
-      .suspended = pool_of(block).memory->is_suspended(),
+      .stream = core_.order_.id(block.stream),
+      .tag = core_.accounts_.tag_of(block.account),
+      .pool = is_private(block.account) ? core_.accounts_.pool_of(block.account) : pool_id{},
+      .suspended = core_.pool_of(block).memory->is_suspended(),
   };
 }
 
-std::string central_heap::check() {
-  if (!usable()) return {};
-  const detail::mutex_lock lock{mutex_};
-  const thread_caches::stop stopped{caches_, own_cache()};
-  settle_caches();
+std::string inspector::check() {
+  if (!core_.usable()) return {};
+  const detail::mutex_lock lock{core_.mutex_};
+  const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
+  host_.settle_caches();
   std::string wrong;
   const auto expect = [&](bool holds, std::string_view text) {
     if (!holds) wrong.append(text).append("\n");
@@ -284,8 +289,8 @@ std::string central_heap::check() {
   std::uint64_t reserved = 0;
   std::uint64_t by_pool = 0;
   std::uint64_t blocks = 0;
-  for (const auto& each : pools_) {
-    by_pool += accounts_.of(each->id)->allocated.current;
+  for (const auto& each : core_.pools_) {
+    by_pool += core_.accounts_.of(each->id)->allocated.current;
     blocks += each->blocks;
     if (each->memory == nullptr) continue;
     handed_out += each->memory->handed_out();
@@ -299,12 +304,12 @@ std::string central_heap::check() {
          "what the stores handed out is not what is active or cached by threads");
   expect(bytes{reserved} == all.reserved.current, "pools do not add up to reserved");
   expect(bytes{by_pool} == all.allocated.current, "pools do not add up to allocated");
-  expect(blocks == table_.size(), "the address table and the pools differ in blocks");
+  expect(blocks == core_.table_.size(), "the address table and the pools differ in blocks");
   std::uint64_t by_tag = 0;
   std::uint64_t requested_by_tag = 0;
-  for (std::size_t i = 0; i < accounts_.tags(); ++i) {
+  for (std::size_t i = 0; i < core_.accounts_.tags(); ++i) {
     const auto tag = weir::tag::numbered(static_cast<std::uint16_t>(i));
-    const heap::ledger* const ledger = tag ? accounts_.of(*tag) : nullptr;
+    const heap::ledger* const ledger = tag ? core_.accounts_.of(*tag) : nullptr;
     if (ledger == nullptr) continue;
     by_tag += ledger->allocated.current;
     requested_by_tag += ledger->requested.current;

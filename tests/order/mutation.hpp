@@ -5,8 +5,8 @@
 
 namespace weir { inline namespace v0 { namespace order {
 
-/// Each is one way to get the order of streams wrong. The library knows of none of them: there
-/// mutated() is a constant, and the line it stands in is what it would be without.
+/// Each is one way to get the order of streams wrong. The library knows of none of them:
+/// plant_mistakes.py puts them into a copy of its sources.
 enum class mutation : std::uint8_t {
   none,
   free_run_is_everybodys,          ///< what a stream freed is quiescent at once
@@ -49,11 +49,7 @@ enum class mutation : std::uint8_t {
   count,
 };
 
-#ifdef WEIR_MUTATIONS
 inline mutation chosen_mutation = mutation::none;
 [[nodiscard]] inline bool mutated(mutation broken) noexcept { return chosen_mutation == broken; }
-#else
-[[nodiscard]] constexpr bool mutated(mutation /*which*/) noexcept { return false; }
-#endif
 
 }}}  // namespace weir::v0::order

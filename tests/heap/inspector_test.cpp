@@ -1,0 +1,121 @@
+// The inspector over a bare core and a host that only answers.
+#include "heap/inspector.hpp"
+
+#include "heap/bare_core.hpp"
+#include "heap/heap_fixture.hpp"
+
+namespace weir::testing_support { namespace {
+
+using heap::block_index;
+using heap::pool_state;
+
+constexpr std::size_t heap_size = 4321;
+
+class answering_host final : public heap::inspector_host {
+ public:
+  stream_id id_of(const stream_ref&) override {
+    ++identified;
+    return {};
+  }
+  void settle_caches() noexcept override { ++settled; }
+  result<block_index> find_live(const void*) override { return errc::double_free; }
+  bool may_release(const pool_state&) const noexcept override { return true; }
+  const pool_state* suspendable_pool(tag) const noexcept override { return nullptr; }
+  suspension_peaks read_suspension_peaks() const noexcept override { return peaks; }
+  void reset_suspension_peaks() noexcept override { peaks = {}; }
+
+  int identified = 0;
+  int settled = 0;
+  suspension_peaks peaks;
+};
+
+class inspector_test : public heap_test {
+ protected:
+  void reserve(bytes size) {
+    const detail::mutex_lock lock{core.mutex_};
+    core.placement_.reserved = core.placement_.reserved_peak = size.count();
+  }
+
+  bare_core core{gpu(), {}};
+  answering_host host;
+  heap::inspector inside{core, host, heap_size};
+};
+
+TEST_F(inspector_test, figures_are_those_of_the_core_and_of_the_host) {
+  const memory_stats empty = inside.stats();
+  EXPECT_EQ(host.settled, 1);
+  EXPECT_EQ(empty.reserved, (byte_gauge{0_B, 0_B}));
+  EXPECT_GE(empty.metadata, bytes{heap_size});
+  EXPECT_LT(empty.metadata, bytes{heap_size} + 4_MiB);
+  EXPECT_EQ(inside.check(), "");
+
+  reserve(6_MiB);
+  host.peaks = {.with_reserved = (9_MiB).count(), .backup = {1_MiB, 3_MiB}};
+  const memory_stats now = inside.stats();
+  EXPECT_EQ(inside.reserved(), 6_MiB);
+  EXPECT_EQ(now.cached, 6_MiB);
+  EXPECT_EQ(now.reserved_and_suspended, (byte_gauge{6_MiB, 9_MiB}));
+  EXPECT_EQ(now.backup, (byte_gauge{1_MiB, 3_MiB}));
+  EXPECT_EQ(inside.check(), "pools do not add up to reserved\n");
+}
+
+TEST_F(inspector_test, counters_and_peaks_begin_again) {
+  reserve(6_MiB);
+  {
+    const detail::mutex_lock lock{core.mutex_};
+    core.placement_.reserved = (2_MiB).count();
+    core.placement_.handles_created = 3;
+  }
+  host.peaks.with_reserved = (9_MiB).count();
+  EXPECT_EQ(inside.stats().handles_created, 3u);
+  inside.reset_counters();
+  inside.reset_peaks();
+  const memory_stats now = inside.stats();
+  EXPECT_EQ(now.handles_created, 0u);
+  EXPECT_EQ(now.reserved, (byte_gauge{2_MiB, 2_MiB}));
+  EXPECT_EQ(now.reserved_and_suspended, (byte_gauge{2_MiB, 2_MiB}));
+}
+
+TEST_F(inspector_test, a_failure_is_remembered_until_something_changes) {
+  const stream on = new_stream();
+  EXPECT_EQ(inside.explain(1_MiB, on).advice, "The request fits.");
+  const auto fail = [&] {
+    const detail::mutex_lock lock{core.mutex_};
+    return inside.no_room(errc::out_of_memory, 1_MiB, tag{}, heap::no_stream);
+  };
+  const error failed = fail();
+  EXPECT_EQ(failed.code, errc::out_of_memory);
+  EXPECT_EQ(failed.requested, 1_MiB);
+  EXPECT_NE(inside.explain(1_MiB, on).advice, "The request fits.");
+  EXPECT_EQ(inside.explain(2_MiB, on).advice, "The request fits.");
+  {
+    const detail::mutex_lock lock{core.mutex_};
+    core.placement_.reserved_limit = (1_GiB).count();
+  }
+  EXPECT_EQ(inside.explain(1_MiB, on).advice, "The request fits.");
+  EXPECT_EQ(host.identified, 4);
+}
+
+TEST_F(inspector_test, addresses_are_looked_up_by_the_host_and_among_the_pools) {
+  int local = 0;
+  EXPECT_EQ(code_of(inside.size_of(&local)), errc::double_free);
+  EXPECT_EQ(code_of(inside.block_at(&local)), errc::foreign_pointer);
+  EXPECT_EQ(code_of(inside.describe_address(&local)), errc::foreign_pointer);
+  const detail::mutex_lock lock{core.mutex_};
+  EXPECT_EQ(inside.why_not_live(512).code, errc::foreign_pointer);
+  EXPECT_EQ(inside.life_of(512), "");
+}
+
+TEST_F(inspector_test, of_a_closed_heap_nothing_is_said_and_nothing_is_asked) {
+  const stream on = new_stream();
+  reserve(6_MiB);
+  core.closed_ = true;
+  EXPECT_EQ(inside.stats().reserved.current, 0_B);
+  EXPECT_EQ(inside.explain(1_MiB, on).advice, "");
+  EXPECT_TRUE(inside.snapshot().pools.empty());
+  EXPECT_EQ(code_of(inside.block_at(nullptr)), errc::closed);
+  EXPECT_EQ(code_of(inside.size_of(nullptr)), errc::closed);
+  EXPECT_EQ(host.settled + host.identified, 0);
+}
+
+}}  // namespace weir::testing_support
