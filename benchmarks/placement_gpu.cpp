@@ -26,7 +26,7 @@ const trace* the_trace(const std::string& name) {
   static std::map<std::string, std::unique_ptr<trace>> known;
   const auto [entry, is_new] = known.try_emplace(name);
   if (is_new) {
-    auto read = testing_support::read_trace(testing_support::trace_path(name + ".trace.gz"));
+    auto read = testing_support::read_trace(name);
     if (read) entry->second = std::make_unique<trace>(*std::move(read));
   }
   return entry->second.get();
@@ -122,17 +122,14 @@ const bool registered = [] {
       placement_policy::balanced, placement_policy::throughput,
       placement_policy::compact,  placement_policy::never_move,
       placement_policy::classic,  placement_policy::classic_expandable};
-  const auto peaks = testing_support::read_trace_peaks(testing_support::trace_path("peaks.csv"));
-  if (!peaks) return false;
-  for (const auto& each : *peaks) {
+  for (const std::string& each : testing_support::recorded_programs()) {
     for (const placement_policy policy : policies) {
       options settings;
       settings.heap_policy = policy;
-      const std::string title =
-          "placement/" + each.name + "/" + get(settings, "heap_policy").value();
+      const std::string title = "placement/" + each + "/" + get(settings, "heap_policy").value();
       benchmark::RegisterBenchmark(
           title.c_str(),
-          [name = each.name, policy](benchmark::State& state) { placement(state, name, policy); })
+          [name = each, policy](benchmark::State& state) { placement(state, name, policy); })
           ->Iterations(1)
           ->UseManualTime()
           ->Unit(benchmark::kMillisecond);

@@ -22,14 +22,7 @@ const trace& the_trace(const std::string& name) {
   static std::map<std::string, trace> known;
   const auto found = known.find(name);
   if (found != known.end()) return found->second;
-  return known.emplace(name, read_trace(trace_path(name + ".trace.gz")).value()).first->second;
-}
-
-std::vector<std::string> trace_names() {
-  std::vector<std::string> names;
-  for (const trace_peaks& each : read_trace_peaks(trace_path("peaks.csv")).value())
-    names.push_back(each.name);
-  return names;
+  return known.emplace(name, read_trace(name).value()).first->second;
 }
 
 class trace_replay : public ::testing::TestWithParam<std::tuple<std::string, placement_policy>>,
@@ -150,7 +143,7 @@ TEST_P(trace_replay, no_block_is_ever_overwritten) {
 
 INSTANTIATE_TEST_SUITE_P(
     contract, trace_replay,
-    ::testing::Combine(::testing::ValuesIn(trace_names()),
+    ::testing::Combine(::testing::ValuesIn(recorded_programs()),
                        ::testing::Values(placement_policy::balanced, placement_policy::compact,
                                          placement_policy::classic_expandable)),
     [](const auto& each) {

@@ -21,7 +21,7 @@ const trace& trace_of(const std::string& name) {
   static std::map<std::string, trace> read;
   const auto found = read.find(name);
   if (found != read.end()) return found->second;
-  return read.emplace(name, read_trace(trace_path(name + ".trace.gz")).value()).first->second;
+  return read.emplace(name, read_trace(name).value()).first->second;
 }
 
 struct summary {
@@ -128,17 +128,19 @@ TEST(placement, where_nothing_stays_mapped_no_handle_comes_back_for_nothing) {
 
 // PyTorch's own figures, through the whole allocator.
 TEST(placement, classic_reserves_what_pytorch_reserves) {
-  const auto peaks = read_trace_peaks(trace_path("peaks.csv")).value();
-  for (const trace_peaks& expected : peaks) {
-    if (expected.streams != 1) continue;
+  int compared = 0;
+  for (const std::string& name : recorded_programs()) {
+    const trace& program = trace_of(name);
+    if (program.streams != 1) continue;
+    ++compared;
     replay_settings settings;
     settings.heap.policy = placement_policy::classic_expandable;
-    EXPECT_EQ(expected.expandable_reserved, replay(trace_of(expected.name), settings).reserved_peak)
-        << expected.name;
+    EXPECT_EQ(program.expandable_reserved_peak, replay(program, settings).reserved_peak) << name;
     settings.heap.policy = placement_policy::classic;
-    const auto fixed = static_cast<double>(replay(trace_of(expected.name), settings).reserved_peak);
-    EXPECT_NEAR(1, fixed / static_cast<double>(expected.fixed_reserved), 0.001) << expected.name;
+    const auto fixed = static_cast<double>(replay(program, settings).reserved_peak);
+    EXPECT_NEAR(1, fixed / static_cast<double>(program.fixed_reserved_peak), 0.001) << name;
   }
+  EXPECT_EQ(compared, 7);
 }
 
 }  // namespace

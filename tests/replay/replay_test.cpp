@@ -27,7 +27,7 @@ outcome played(const std::string& name, replay::policy policy) {
 
 // --- Figures ------------------------------------------------------------------------------------
 
-// PyTorch's own counters said this of the same program (tests/data/traces/peaks.csv).
+// PyTorch's own counters said this of the same program (the recording contains it).
 TEST(figures, pytorchs_policies_reserve_what_pytorch_reserved) {
   EXPECT_EQ(15'286'140'928u, played("gpt2_two_steps", policy::torch_default).reserved_peak);
   EXPECT_EQ(14'543'749'120u, played("gpt2_two_steps", policy::torch_expandable).reserved_peak);

@@ -2,7 +2,6 @@
 #include "replay/traces.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 
 #include "formats/open.hpp"
@@ -13,9 +12,7 @@ const recording& recorded(const std::string& name) {
   static std::map<std::string, recording> read;
   const auto known = read.find(name);
   if (known != read.end()) return known->second;
-  std::string path = std::string{WEIR_TRACE_FOLDER} + "/" + name + ".trace.gz";
-  if (!std::filesystem::exists(path))
-    path = std::string{WEIR_SHIPPED_FOLDER} + "/" + name + ".weirtrace";
+  const std::string path = std::string{WEIR_TRACES_FOLDER} + "/" + name + ".weirtrace";
   return read.emplace(name, formats::read_recording(path).value()).first->second;
 }
 

@@ -9,7 +9,7 @@
 
 namespace weir::replay {
 
-/// tests/data/traces/<name>.trace.gz, or traces/<name>.weirtrace where there is no such text.
+/// traces/<name>.weirtrace.
 [[nodiscard]] const recording& recorded(const std::string& name);
 
 /// A recording of these events; streams, threads, pools and tags are as many as they name.

@@ -1,13 +1,13 @@
-// Recorded allocation traces, and what PyTorch reserved for them (tests/data/traces).
+// Recorded allocation traces, and what PyTorch reserved for them (traces/).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "weir/base/result.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::testing_support {
 
@@ -33,31 +33,22 @@ struct trace {
   std::vector<event> events;
   std::size_t blocks = 0;
   std::size_t streams = 0;
+  // What PyTorch's own counters reported: the default segments, and a second run with expandable
+  // ones. 0 if the recording does not say.
+  std::uint64_t requested_peak = 0;
+  std::uint64_t fixed_reserved_peak = 0;
+  std::uint64_t expandable_reserved_peak = 0;
 };
 
-/// not_found: no such file; invalid_argument, with file and line: a line that is no event, or an
-/// event that cannot be; system: the file is damaged.
-[[nodiscard]] result<trace> read_trace(const std::string& path);
-/// The same of text that was read already; `name` is for messages.
-[[nodiscard]] result<trace> parse_trace(std::string_view text, std::string_view name);
+/// The names of the recorded programs of PyTorch.
+[[nodiscard]] const std::vector<std::string>& recorded_programs();
 
-/// What PyTorch's own counters said, a row a trace. Bytes.
-struct trace_peaks {
-  std::string name;
-  std::uint64_t streams = 0;
-  std::uint64_t allocations = 0;
-  std::uint64_t requested = 0;
-  std::uint64_t active = 0;
-  std::uint64_t fixed_reserved = 0;  ///< with its default segments
-  std::uint64_t expandable_requested = 0;
-  std::uint64_t expandable_reserved = 0;
-};
+/// traces/<name>.weirtrace. invalid_argument: it is damaged, or trace_of() refuses it; otherwise
+/// the errors of weir::read_trace().
+[[nodiscard]] result<trace> read_trace(const std::string& name);
 
-[[nodiscard]] result<std::vector<trace_peaks>> read_trace_peaks(const std::string& path);
-[[nodiscard]] result<std::vector<trace_peaks>> parse_trace_peaks(std::string_view text,
-                                                                 std::string_view name);
-
-/// A file of tests/data/traces.
-[[nodiscard]] std::string trace_path(std::string_view file);
+/// invalid_argument, with the number of the event: other events than those above, or a block that
+/// is not allocated, freed and reusable in this order.
+[[nodiscard]] result<trace> trace_of(const recording& recorded);
 
 }  // namespace weir::testing_support
