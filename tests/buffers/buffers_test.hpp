@@ -40,6 +40,20 @@ class error_reports {
   std::vector<error> errors_;
 };
 
+/// As ::testing::Each() for a value, without a matcher for each element: for large buffers in code
+/// that is not optimised.
+MATCHER_P(AllAre, value, "") {
+  std::size_t place = 0;
+  for (const auto& each : arg) {
+    if (each != value) {
+      *result_listener << "element " << place << " is " << each;
+      return false;
+    }
+    ++place;
+  }
+  return true;
+}
+
 /// 0, 1, 2, … from `first` on.
 [[nodiscard]] std::vector<word> counting(std::size_t count, word first = 0);
 [[nodiscard]] CUdeviceptr address_of(const void* pointer);

@@ -10,7 +10,6 @@
 
 namespace weir::testing_support { namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
 
 class copies : public buffers_test {
@@ -72,7 +71,7 @@ TEST_P(copies, of_device_memory_are_ordered_with_a_non_blocking_stream) {
   WEIR_DONE(from.fill(5));
   WEIR_DONE(weir::copy(to, from, on));
   held->finish();
-  EXPECT_THAT(read(to), Each(5U));
+  EXPECT_THAT(read(to), AllAre(5U));
 }
 
 TEST_P(copies, of_the_host_are_ordered_with_a_non_blocking_stream) {
@@ -85,7 +84,7 @@ TEST_P(copies, of_the_host_are_ordered_with_a_non_blocking_stream) {
   WEIR_DONE(to.fill(8));
   WEIR_DONE(weir::copy(to, std::span<const word>{values, 16}, on));
   held->finish();
-  EXPECT_THAT(read(to), Each(3U));
+  EXPECT_THAT(read(to), AllAre(3U));
 }
 
 TEST_P(copies, of_nothing_queue_nothing) {
@@ -374,7 +373,7 @@ TEST_P(copies, of_a_batch_are_refused_together) {
   EXPECT_EQ(refused({t + 32, t + 33, 8_B}), errc::invalid_argument);  // its own
   const std::array<copy_item, 2> second_is_bad{{{t, f, 4_B}, {nullptr, f, 4_B}}};
   EXPECT_THAT(copy_batch(second_is_bad, on).error().detail, ::testing::HasSubstr("item 1"));
-  EXPECT_THAT(read(to), Each(5U));
+  EXPECT_THAT(read(to), AllAre(5U));
   EXPECT_EQ(refused({t + 32, f, 64_B}), std::nullopt);  // a source may be read twice
 }
 

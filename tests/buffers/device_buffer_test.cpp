@@ -8,8 +8,6 @@
 
 namespace weir::testing_support { namespace {
 
-using ::testing::Each;
-
 class device_buffers : public buffers_test {};
 WEIR_BUFFERS_TEST(device_buffers);
 
@@ -119,7 +117,7 @@ TEST_P(device_buffers, begin_as_zeros_if_asked_for) {
     WEIR_DONE(fill_bytes(used.data(), 0xff, 4096_B, on));
   }
   auto zeros = device_buffer::create(memory(), 4096_B, on, contents::zeroed).value();
-  EXPECT_THAT(words_of(zeros.data(), 1024, on), Each(0U));
+  EXPECT_THAT(words_of(zeros.data(), 1024, on), AllAre(0U));
 }
 
 TEST_P(device_buffers, keep_their_bytes_when_they_grow_and_shrink) {
@@ -165,7 +163,7 @@ TEST_P(device_buffers, are_handed_from_stream_to_stream) {
   ASSERT_EQ(CUDA_SUCCESS, increment(address_of(one.data()), 1024, second.handle()));
   EXPECT_TRUE(stays_busy(second.handle()));
   held->finish();
-  EXPECT_THAT(words_of(one.data(), 1024, second), Each(4U));
+  EXPECT_THAT(words_of(one.data(), 1024, second), AllAre(4U));
 }
 
 TEST_P(device_buffers, are_freed_behind_a_recorded_stream) {
@@ -181,7 +179,7 @@ TEST_P(device_buffers, are_freed_behind_a_recorded_stream) {
   auto next = device_buffer::create(memory(), 4096_B, own).value();
   ASSERT_EQ(CUDA_SUCCESS, fill(address_of(next.data()), 5, 1024, own.handle()));
   held->finish();
-  EXPECT_THAT(words_of(next.data(), 1024, own), Each(5U));
+  EXPECT_THAT(words_of(next.data(), 1024, own), AllAre(5U));
 }
 
 TEST_P(device_buffers, copy_between_two_streams_without_waiting) {
@@ -200,7 +198,7 @@ TEST_P(device_buffers, copy_between_two_streams_without_waiting) {
   auto next = device_buffer::create(memory(), 4096_B, first).value();
   ASSERT_EQ(CUDA_SUCCESS, fill(address_of(next.data()), 7, 1024, first.handle()));
   held->finish();
-  EXPECT_THAT(words_of(static_cast<std::byte*>(to.data()) + 2048, 512, second), Each(6U));
+  EXPECT_THAT(words_of(static_cast<std::byte*>(to.data()) + 2048, 512, second), AllAre(6U));
 }
 
 TEST_P(device_buffers, copies_between_them_keep_to_their_parts) {
@@ -304,12 +302,12 @@ TEST_P(device_buffers, vectors_begin_as_zeros_if_asked_for) {
     WEIR_DONE(used.fill(0xdead));
   }
   auto zeros = device_vector<word>::zeroed(memory(), 1000, on).value();
-  EXPECT_THAT(words_of(zeros.data(), zeros.size(), on), Each(0U));
+  EXPECT_THAT(words_of(zeros.data(), zeros.size(), on), AllAre(0U));
   WEIR_DONE(zeros.fill(0xdead));
   WEIR_DONE(zeros.close());
   EXPECT_TRUE(zeros.empty());
   zeros = device_vector<word>::create(memory(), 1000, on, contents::zeroed).value();
-  EXPECT_THAT(words_of(zeros.data(), zeros.size(), on), Each(0U));
+  EXPECT_THAT(words_of(zeros.data(), zeros.size(), on), AllAre(0U));
   EXPECT_EQ(zeros.span().size(), 1000U);
 }
 

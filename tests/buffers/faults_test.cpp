@@ -207,7 +207,7 @@ TEST(buffer_faults, staging_stays_usable) {
   sweep([](fresh_machine& on) -> result<void> {
     WEIR_TRY_VALUE(stream, stream::create(on.gpu()));
     WEIR_TRY_VALUE(there, device_vector<word>::create(*on.memory, block_words, stream));
-    WEIR_TRY_VALUE(stage, staging_buffer::create(*on.pinned, stream, {.chunk = 1024_B}));
+    WEIR_TRY_VALUE(stage, staging_buffer::create(*on.pinned, stream, {.chunk = 2048_B}));
     const auto values = counting(block_words);
     std::vector<word> back(block_words);
     const auto up = stage.upload(there.data(), std::as_bytes(std::span{values}));

@@ -12,8 +12,6 @@
 
 namespace weir::testing_support { namespace {
 
-using ::testing::Each;
-
 constexpr auto most = std::numeric_limits<std::size_t>::max();
 
 class host_memory : public buffers_test {
@@ -30,7 +28,7 @@ TEST_P(host_memory, pinned_buffers_carry_data_both_ways) {
   const auto values = counting(10'000);
   const auto up = pinned_buffer<word>::copy_of(pool, values, on).value();
   auto down = pinned_buffer<word>::zeroed(pool, values.size(), on).value();
-  EXPECT_THAT(down.span(), Each(0U));
+  EXPECT_THAT(down.span(), AllAre(0U));
   EXPECT_FALSE(down.empty());
   EXPECT_TRUE(pinned_buffer<word>{}.empty());
   auto there = device_vector<word>::create(memory(), values.size(), on).value();
@@ -66,17 +64,17 @@ TEST_P(host_memory, a_pinned_buffer_is_zeroed_whatever_it_held_and_only_if_asked
   {
     const auto plain = pinned_buffer<word>::create(pool, 1000, on).value();
     ASSERT_EQ(plain.data(), before) << "the same memory";
-    EXPECT_THAT(plain.span(), Each(9U)) << "as it was left";
+    EXPECT_THAT(plain.span(), AllAre(9U)) << "as it was left";
   }
   {
     const auto zeros = pinned_buffer<word>::create(pool, 1000, on, contents::zeroed).value();
     ASSERT_EQ(zeros.data(), before) << "the same memory";
-    EXPECT_THAT(zeros.span(), Each(0U));
+    EXPECT_THAT(zeros.span(), AllAre(0U));
   }
   ASSERT_EQ(write_and_close(), before);
   const auto zeros = pinned_buffer<word>::zeroed(pool, 1000, on).value();
   ASSERT_EQ(zeros.data(), before);
-  EXPECT_THAT(zeros.span(), Each(0U));
+  EXPECT_THAT(zeros.span(), AllAre(0U));
 }
 
 TEST_P(host_memory, a_pinned_buffer_may_go_while_it_is_copied) {
@@ -110,13 +108,13 @@ TEST_P(host_memory, pinned_buffers_refuse_nothing_and_too_much) {
 TEST_P(host_memory, mapped_buffers_are_seen_by_both_sides) {
   const auto on = make_stream();
   auto some = mapped_buffer<word>::create(gpu(), 1000).value();
-  EXPECT_THAT(some.span(), Each(0U));
+  EXPECT_THAT(some.span(), AllAre(0U));
   EXPECT_FALSE(some.empty());
   std::fill_n(some.data(), 1000, word{4});
   const auto there = some.on_device();
   ASSERT_EQ(CUDA_SUCCESS, increment(address_of(there.data()), there.size(), on.handle()));
   WEIR_DONE(on.synchronize());
-  EXPECT_THAT(some.span(), Each(5U));
+  EXPECT_THAT(some.span(), AllAre(5U));
   auto moved = std::move(some);
   EXPECT_FALSE(some);  // NOLINT: moved from, on purpose
   EXPECT_EQ(moved[999], 5U);
@@ -156,7 +154,7 @@ TEST_P(host_memory, registered_memory_is_reached_in_place) {
   EXPECT_EQ(pinned_now->span().size(), values.size() * sizeof(word));
   ASSERT_EQ(CUDA_SUCCESS, increment(pinned_now->on_device(), values.size(), on.handle()));
   WEIR_DONE(on.synchronize());
-  EXPECT_THAT(values, Each(8U));
+  EXPECT_THAT(values, AllAre(8U));
   EXPECT_EQ(code_of(registered_memory::create(gpu(), std::as_writable_bytes(std::span{values}))),
             errc::already_mapped);
   WEIR_DONE(pinned_now->close());

@@ -9,7 +9,6 @@
 
 namespace weir::testing_support { namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
 
 constexpr std::size_t granule_words = 64 * kib / sizeof(word);
@@ -27,7 +26,7 @@ TEST_F(watched_views, what_a_view_shows_races_with_nothing) {
   launch(some.record_stream(on).value(), on);
   touch(some.view().value());
   launch(some.record_stream(on).value(), on);
-  EXPECT_THAT(some.view().value().span(), Each(3U));
+  EXPECT_THAT(some.view().value().span(), AllAre(3U));
   EXPECT_THAT(machine->hazards(), ::testing::IsEmpty());
 }
 
@@ -46,7 +45,7 @@ TEST_F(watched_views, a_closed_stream_is_still_waited_for) {
   launch(some.record_stream(on).value(), on);
   WEIR_DONE(on.close());
   touch(some.view().value());
-  EXPECT_THAT(some.view().value().span(), Each(2U));
+  EXPECT_THAT(some.view().value().span(), AllAre(2U));
 }
 
 TEST_F(watched_views, threads_may_ask_at_the_same_time) {
@@ -124,7 +123,7 @@ TEST_F(no_concurrent_access, a_view_waits_for_all_work_of_the_device) {
   EXPECT_EQ(code_of(some.try_view()), errc::not_supported);
   touch(some.view().value());
   EXPECT_TRUE(other.is_complete().value());
-  EXPECT_THAT(elsewhere.view().value().span(), Each(1U));
+  EXPECT_THAT(elsewhere.view().value().span(), AllAre(1U));
 }
 
 TEST_F(no_concurrent_access, no_event_suffices_for_a_view) {
@@ -163,7 +162,7 @@ TEST_F(no_concurrent_access, memory_attached_to_the_host_is_the_hosts) {
   EXPECT_EQ(code_of(some.record_stream(on)), errc::not_permitted);
   WEIR_DONE(some.attach(attachment::global, on));
   launch(some.record_stream(on).value(), on);
-  EXPECT_THAT(some.view().value().span(), Each(2U));
+  EXPECT_THAT(some.view().value().span(), AllAre(2U));
 }
 
 TEST_F(no_concurrent_access, copies_of_data_can_be_created_while_the_device_works) {
@@ -219,7 +218,7 @@ TEST_F(no_concurrent_access,
   }
   WEIR_DONE(other.synchronize());
   launch(more.record_stream(on).value(), on);
-  EXPECT_THAT(more.view().value().span(), Each(2U));
+  EXPECT_THAT(more.view().value().span(), AllAre(2U));
   EXPECT_THAT(machine->hazards(), ::testing::IsEmpty());
 }
 
@@ -228,10 +227,10 @@ TEST_F(no_concurrent_access, the_stream_of_a_single_attachment_may_go) {
   auto some = unified_buffer<word>::zeroed(granule_words, own, attachment::single).value();
   launch(some.record_stream(own).value(), own);
   WEIR_DONE(own.close());
-  EXPECT_THAT(some.view().value().span(), Each(1U));  // while no other has its handle
+  EXPECT_THAT(some.view().value().span(), AllAre(1U));  // while no other has its handle
   const auto other = make_stream();
   EXPECT_EQ(code_of(some.record_stream(other)), errc::bad_stream);
-  EXPECT_THAT(some.view().value().span(), Each(1U));
+  EXPECT_THAT(some.view().value().span(), AllAre(1U));
   WEIR_DONE(some.attach(attachment::single, other));
   EXPECT_TRUE(some.record_stream(other));
 }

@@ -9,8 +9,6 @@
 
 namespace weir::testing_support { namespace {
 
-using ::testing::Each;
-
 constexpr std::size_t captured_words = 1024;
 
 class managed_captures : public simulated {
@@ -45,7 +43,7 @@ class managed_captures : public simulated {
 };
 
 TEST_F(managed_captures, AViewWaitsForTheLegacyStreamAndLeavesThemValid) {
-  beside_captures([](auto& some, bool) { EXPECT_THAT(some->view().value().span(), Each(1U)); });
+  beside_captures([](auto& some, bool) { EXPECT_THAT(some->view().value().span(), AllAre(1U)); });
 }
 
 TEST_F(managed_captures, TryingToViewLeavesThemValid) {
@@ -80,7 +78,7 @@ TEST_F(managed_captures, ResizingOnACapturedStreamIsRefusedAndKeepsTheElements) 
   EXPECT_EQ(code_of(some.resize(2 * captured_words, other)), errc::capture_forbidden);
   EXPECT_EQ(capture.end(), 0u);
   EXPECT_EQ(some.size(), captured_words);
-  EXPECT_THAT(some.view().value().span(), Each(1U));
+  EXPECT_THAT(some.view().value().span(), AllAre(1U));
 }
 
 TEST_F(managed_captures, APrefetchThatIsRefusedRecordsNoStream) {
@@ -122,7 +120,7 @@ TEST_F(managed_captures, AViewWaitsForAStreamThatWasClosedInItsCapture) {
   EXPECT_EQ(code_of(some.try_view()), errc::not_supported) << "only waiting can tell";
   const auto view = some.view().value();
   machine->host_read(view.data(), captured_words * sizeof(word));
-  EXPECT_THAT(view.span(), Each(1U));
+  EXPECT_THAT(view.span(), AllAre(1U));
 }
 
 TEST_F(managed_captures, AViewOfWhatACapturedStreamUsesIsRefused) {

@@ -16,7 +16,6 @@
 namespace weir::testing_support { namespace {
 
 using driver::call;
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
@@ -76,8 +75,8 @@ TEST_F(managed_users, a_view_waits_for_every_stream_and_for_closed_ones) {
   WEIR_DONE(far.synchronize());
   EXPECT_EQ(code_of(some.try_view()), errc::not_ready) << "the closed one is not done";
   const auto view = some.view().value();
-  EXPECT_THAT(view.span().first(768), Each(1U));
-  EXPECT_THAT(view.span().subspan(768), Each(0U));
+  EXPECT_THAT(view.span().first(768), AllAre(1U));
+  EXPECT_THAT(view.span().subspan(768), AllAre(0U));
 }
 
 TEST_F(managed_users, a_stream_that_closes_leaves_the_other_users_as_they_are) {
@@ -93,7 +92,7 @@ TEST_F(managed_users, a_stream_that_closes_leaves_the_other_users_as_they_are) {
   WEIR_DONE(second.close());
   EXPECT_EQ(machine->calls(call::event_record), marks + 1);
   EXPECT_EQ(code_of(some.try_view()), errc::not_ready);
-  EXPECT_THAT(some.view().value().span(), Each(1U));
+  EXPECT_THAT(some.view().value().span(), AllAre(1U));
   EXPECT_TRUE(first.is_complete().value());
 }
 
@@ -113,7 +112,7 @@ TEST_F(managed_users, a_view_behind_an_event_forgets_who_was_recorded) {
   WEIR_DONE(behind.record(on));
   auto elsewhere = make(make_stream());
   launch(elsewhere.record_stream(on).value(), on);  // nothing to do with `some`
-  EXPECT_THAT(some.view(behind).value().span(), Each(2U));
+  EXPECT_THAT(some.view(behind).value().span(), AllAre(2U));
   EXPECT_FALSE(on.is_complete().value()) << "only as far as the event";
   EXPECT_EQ(code_of(apart.try_view()), errc::not_ready) << "the closed stream has work left";
   EXPECT_TRUE(some.try_view()) << "nobody is asked again";
@@ -126,9 +125,9 @@ TEST_F(managed_users, a_stream_that_cannot_be_marked_at_its_end_is_waited_for_by
     launch(some.record_stream(on).value(), on);
     machine->fail(failing, 1, CUDA_ERROR_UNKNOWN);
     WEIR_DONE(on.close());
-    EXPECT_THAT(some.unsafe_span(), Each(0U)) << "the end of a stream waits for nothing";
+    EXPECT_THAT(some.unsafe_span(), AllAre(0U)) << "the end of a stream waits for nothing";
     EXPECT_EQ(code_of(some.try_view()), errc::not_supported) << "only waiting can tell";
-    EXPECT_THAT(some.view().value().span(), Each(1U));
+    EXPECT_THAT(some.view().value().span(), AllAre(1U));
     EXPECT_TRUE(some.try_view()) << "that is known now";
   }
 }
@@ -161,8 +160,8 @@ TEST_F(managed_users, constant_buffers_are_viewed_and_recorded_too) {
   const auto some = make(on);
   auto behind = event::create(gpu()).value();
   WEIR_DONE(behind.record(on));
-  EXPECT_THAT(some.view(behind).value().span(), Each(0U));
-  EXPECT_THAT(some.try_view().value().span(), Each(0U));
+  EXPECT_THAT(some.view(behind).value().span(), AllAre(0U));
+  EXPECT_THAT(some.try_view().value().span(), AllAre(0U));
   const auto elements = some.record_stream(on).value();
   EXPECT_EQ(elements.data(), some.data());
   EXPECT_EQ(elements.size(), managed_words);
@@ -181,7 +180,7 @@ TEST_F(managed_users, a_view_that_fails_leaves_the_buffer_usable) {
   EXPECT_EQ(code_of(some.view()), errc::driver_error);
   launch(some.record_stream(on).value(), on);
   machine->fail(call::event_synchronize, 1, CUDA_ERROR_UNKNOWN);
-  EXPECT_THAT(some.view().value().span(), Each(2U)) << "the wait for all work will do";
+  EXPECT_THAT(some.view().value().span(), AllAre(2U)) << "the wait for all work will do";
 }
 
 TEST_F(managed_users, resizing_waits_for_those_who_use_the_old_memory) {
@@ -190,8 +189,8 @@ TEST_F(managed_users, resizing_waits_for_those_who_use_the_old_memory) {
   launch(some.record_stream(on).value(), on);     // a device with concurrent access may
   WEIR_DONE(some.resize(2 * managed_words, on));  // by the host itself
   const auto view = some.view().value();
-  EXPECT_THAT(view.span().first(managed_words), Each(1U));
-  EXPECT_THAT(view.span().subspan(managed_words), Each(0U));
+  EXPECT_THAT(view.span().first(managed_words), AllAre(1U));
+  EXPECT_THAT(view.span().subspan(managed_words), AllAre(0U));
 }
 
 TEST_F(managed_users, a_resize_that_fails_keeps_the_old_memory) {
@@ -309,7 +308,7 @@ TEST_F(managed_users, a_buffer_keeps_its_runtime) {
   auto some = make(*on);
   on.reset();
   runtime_.reset();
-  EXPECT_THAT(some.view().value().span(), Each(0U));
+  EXPECT_THAT(some.view().value().span(), AllAre(0U));
   WEIR_DONE(some.close());
 }
 
@@ -343,7 +342,7 @@ TEST_F(managed_users, a_forked_child_is_told_and_touches_nothing) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
-  EXPECT_THAT(some.view().value().span(), Each(0U)) << "the parent goes on";
+  EXPECT_THAT(some.view().value().span(), AllAre(0U)) << "the parent goes on";
   EXPECT_EQ(code_of(viewed.record_stream(on)), errc::not_ready) << "its view lives";
 }
 
@@ -438,14 +437,14 @@ TEST_F(other_drivers, zeros_are_zeros_whatever_the_memory_held) {
   const auto on = make_stream();
   for (const attachment mode : {attachment::global, attachment::host, attachment::single}) {
     auto some = unified_buffer<word>::zeroed(managed_words, on, mode).value();
-    EXPECT_THAT(some.unsafe_span(), Each(mode == attachment::host ? 0U : 0xeeeeeeeeU))
+    EXPECT_THAT(some.unsafe_span(), AllAre(mode == attachment::host ? 0U : 0xeeeeeeeeU))
         << "the host writes what is its own, the stream all else in its turn";
-    EXPECT_THAT(some.view().value().span(), Each(0U)) << to_string(mode);
+    EXPECT_THAT(some.view().value().span(), AllAre(0U)) << to_string(mode);
     WEIR_DONE(some.resize(2 * managed_words, on));
-    EXPECT_THAT(some.view().value().span(), Each(0U)) << to_string(mode);
+    EXPECT_THAT(some.view().value().span(), AllAre(0U)) << to_string(mode);
     const auto undefined =
         unified_buffer<word>::create(managed_words, on, contents::undefined, mode).value();
-    EXPECT_THAT(undefined.view().value().span(), Each(0xeeeeeeeeU)) << to_string(mode);
+    EXPECT_THAT(undefined.view().value().span(), AllAre(0xeeeeeeeeU)) << to_string(mode);
   }
 }
 
@@ -576,8 +575,8 @@ TEST_F(exclusive_device, a_refused_view_leaves_all_buffers_usable) {
     launch(one.record_stream(on).value(), on);
     launch(two.record_stream(on).value(), on);
   }
-  EXPECT_THAT(one.view().value().span(), Each(3U));
-  EXPECT_THAT(two.view().value().span(), Each(3U));
+  EXPECT_THAT(one.view().value().span(), AllAre(3U));
+  EXPECT_THAT(two.view().value().span(), AllAre(3U));
 }
 
 TEST_F(exclusive_device, the_last_view_lets_devices_in_again) {
@@ -630,7 +629,7 @@ TEST_F(exclusive_device, an_event_is_not_enough_for_the_memory_of_a_stream) {
   WEIR_DONE(behind.record(own));
   auto elsewhere = unified_buffer<word>::zeroed(managed_words, own).value();
   launch(elsewhere.record_stream(own).value(), own);
-  EXPECT_THAT(some.view(behind).value().span(), Each(1U));
+  EXPECT_THAT(some.view(behind).value().span(), AllAre(1U));
   EXPECT_TRUE(own.is_complete().value()) << "all work of its stream matters";
 }
 
@@ -643,7 +642,7 @@ TEST_F(exclusive_device, the_memory_of_a_stream_is_not_resized_on_another) {
   EXPECT_EQ(some.data(), before);
   EXPECT_EQ(some.size(), managed_words);
   WEIR_DONE(some.resize(2 * managed_words, own));
-  EXPECT_THAT(some.view().value().span(), Each(0U));
+  EXPECT_THAT(some.view().value().span(), AllAre(0U));
 }
 
 TEST_F(exclusive_device, a_device_may_use_what_is_the_hosts_no_more) {

@@ -14,7 +14,6 @@
 namespace weir::testing_support { namespace {
 
 using driver::call;
-using ::testing::Each;
 
 constexpr std::size_t waited_words = 1024;
 
@@ -55,7 +54,7 @@ TEST_F(managed_waits, AViewWaitsForTheDefaultStreamOfAnotherThread) {
   EXPECT_EQ(code_of(some.try_view()), errc::not_supported) << "only waiting can tell";
   const auto view = some.view().value();
   machine->host_read(view.data(), waited_words * sizeof(word));
-  EXPECT_THAT(view.span(), Each(1U));
+  EXPECT_THAT(view.span(), AllAre(1U));
 }
 
 TEST_F(managed_waits, TheDefaultStreamsOfTwoThreadsAreTwoUsers) {
@@ -68,7 +67,7 @@ TEST_F(managed_waits, TheDefaultStreamsOfTwoThreadsAreTwoUsers) {
   WEIR_DONE(own.synchronize());
   const auto view = some.view().value();
   machine->host_read(view.data(), waited_words * sizeof(word));
-  EXPECT_THAT(view.span(), Each(1U)) << "both are done";
+  EXPECT_THAT(view.span(), AllAre(1U)) << "both are done";
 }
 
 TEST_F(managed_waits, TheDefaultStreamOfThisThreadIsAskedAlone) {
@@ -100,7 +99,7 @@ TEST_F(managed_waits, AViewHoldsUpNoStreamAndNoOtherCall) {
   machine->hold(busy.handle());
   launch(some.record_stream(busy).value(), busy);
   while_waiting(
-      busy, [&] { EXPECT_THAT(some.view().value().span(), Each(1U)); },
+      busy, [&] { EXPECT_THAT(some.view().value().span(), AllAre(1U)); },
       [&] {
         WEIR_DONE(unrelated.close());
         EXPECT_EQ(code_of(some.record_stream(busy)), errc::not_ready);
@@ -120,7 +119,7 @@ TEST_F(managed_waits, ResizingHoldsUpNoStream) {
   while_waiting(
       busy, [&] { WEIR_DONE(some.resize(2 * waited_words, on)); },
       [&] { WEIR_DONE(unrelated.close()); });
-  EXPECT_THAT(some.view().value().span().first(waited_words), Each(1U));
+  EXPECT_THAT(some.view().value().span().first(waited_words), AllAre(1U));
 }
 
 // --- Forked children -----------------------------------------------------------------------------

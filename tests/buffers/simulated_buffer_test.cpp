@@ -12,7 +12,6 @@
 namespace weir::testing_support { namespace {
 
 using driver::call;
-using ::testing::Each;
 using ::testing::SizeIs;
 
 class simulated_buffers : public simulated {
@@ -309,7 +308,7 @@ TEST_F(simulated_buffers, mapped_memory_begins_as_zeros_whatever_it_held) {
   const void* address = nullptr;
   for (int round = 0; round < 2; ++round) {
     auto some = mapped_buffer<word>::create(gpu(), 100).value();
-    EXPECT_THAT(some.span(), Each(0U));
+    EXPECT_THAT(some.span(), AllAre(0U));
     std::fill_n(some.data(), 100, word{0xdead});
     if (round == 0) address = some.data();
     EXPECT_EQ(some.data(), address) << "the same memory";

@@ -9,7 +9,6 @@
 namespace weir::testing_support { namespace {
 
 using driver::call;
-using ::testing::Each;
 using ::testing::ElementsAre;
 
 constexpr std::size_t piece_words = 256;
@@ -94,7 +93,7 @@ TEST_F(staging, a_download_waits_for_each_piece_while_the_next_is_copied) {
       }));
   EXPECT_THAT(queued, ElementsAre(2, 3, 4, 5, 5));
   EXPECT_EQ(back.size(), staged_words);
-  EXPECT_THAT(back, Each(7U));
+  EXPECT_THAT(back, AllAre(7U));
 }
 
 TEST_F(staging, a_download_behind_an_upload_finds_both_halves_in_use) {
@@ -126,9 +125,9 @@ TEST_F(staging, a_download_whose_event_fails_waits_for_what_it_queued) {
   ASSERT_EQ(code_of(failed), errc::driver_error);
   EXPECT_EQ(failed.error().call, "cuEventRecord");
   EXPECT_TRUE(on->is_complete().value());
-  EXPECT_THAT(back, Each(9U)) << "nothing was read";
+  EXPECT_THAT(back, AllAre(9U)) << "nothing was read";
   WEIR_DONE(stage->download(std::as_writable_bytes(std::span{back}), there.data()));
-  EXPECT_THAT(back, Each(0U));
+  EXPECT_THAT(back, AllAre(0U));
 }
 
 TEST_F(staging, a_copy_that_fails_is_told) {

@@ -9,7 +9,6 @@
 
 namespace weir::testing_support { namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
 
 constexpr std::size_t count = 2 * mib / sizeof(word);
@@ -43,7 +42,7 @@ TEST_P(unified_buffers, begin_as_zeros_or_as_a_copy) {
     auto zeros = unified_buffer<word>::zeroed(count, on, mode).value();
     EXPECT_EQ(zeros.attached(), mode);
     EXPECT_EQ(zeros.size(), count);
-    EXPECT_THAT(zeros.view().value().span(), Each(0U));
+    EXPECT_THAT(zeros.view().value().span(), AllAre(0U));
     const auto values = counting(1000);
     const auto copied = unified_buffer<word>::copy_of(values, on, mode).value();
     const auto seen = copied.view().value();
@@ -64,7 +63,7 @@ TEST_P(unified_buffers, without_contents_queue_nothing) {
   EXPECT_TRUE(undefined.try_view()) << "no stream uses it";
   EXPECT_EQ(code_of(zeros.try_view()), errc::not_ready) << "the stream fills it";
   held->finish();
-  EXPECT_THAT(zeros.view().value().span(), Each(0U));
+  EXPECT_THAT(zeros.view().value().span(), AllAre(0U));
 }
 
 TEST_P(unified_buffers, tell_address_and_size) {
@@ -96,7 +95,7 @@ TEST_P(unified_buffers, go_from_the_host_to_the_device_and_back) {
     std::fill(view.begin(), view.end(), word{10});
   }
   queue_increment(some, on);
-  EXPECT_THAT(some.view().value().span(), Each(11U));
+  EXPECT_THAT(some.view().value().span(), AllAre(11U));
 }
 
 TEST_P(unified_buffers, of_nothing_or_too_much_are_refused) {
@@ -151,7 +150,7 @@ TEST_P(unified_buffers, a_view_waits_for_the_streams_that_use_the_memory) {
   queue_increment(some, on);
   EXPECT_EQ(code_of(some.try_view()), errc::not_ready);
   held->finish();
-  EXPECT_THAT(some.view().value().span(), Each(1U));
+  EXPECT_THAT(some.view().value().span(), AllAre(1U));
   EXPECT_TRUE(some.try_view());
 }
 
@@ -165,7 +164,7 @@ TEST_P(unified_buffers, a_view_waits_only_as_far_as_an_event) {
   auto held = occupy(on.handle());  // work of the same stream that has nothing to do with it
   {
     const auto view = some.view(behind).value();
-    EXPECT_THAT(view.span(), Each(1U));
+    EXPECT_THAT(view.span(), AllAre(1U));
   }
   held->finish();
   WEIR_DONE(behind.close());
@@ -217,7 +216,7 @@ TEST_P(unified_buffers, a_stream_may_go_before_its_work_is_viewed) {
   WEIR_DONE(on.synchronize());
   queue_increment(some, on);
   WEIR_DONE(on.close());
-  EXPECT_THAT(some.view().value().span(), Each(1U));
+  EXPECT_THAT(some.view().value().span(), AllAre(1U));
 }
 
 TEST_P(unified_buffers, are_freed_behind_the_streams_that_use_them) {
@@ -243,7 +242,7 @@ TEST_P(unified_buffers, a_capture_is_not_broken) {
   const CUgraphExec exec = new_exec(end_capture(on.handle()));
   ASSERT_NE(exec, nullptr);
   ASSERT_EQ(CUDA_SUCCESS, cu->graph_launch(exec, on.handle()));
-  EXPECT_THAT(some.view().value().span(), Each(1U));
+  EXPECT_THAT(some.view().value().span(), AllAre(1U));
 }
 
 // --- Placement -----------------------------------------------------------------------------------
@@ -319,10 +318,10 @@ TEST_P(unified_buffers, attachment_can_change) {
   EXPECT_EQ(some.attached(), attachment::single);
   queue_increment(some, on);
   WEIR_DONE(some.attach(attachment::host, on));
-  EXPECT_THAT(some.view().value().span(), Each(1U));
+  EXPECT_THAT(some.view().value().span(), AllAre(1U));
   WEIR_DONE(some.attach(attachment::global, on));
   queue_increment(some, on);
-  EXPECT_THAT(some.view().value().span(), Each(2U));
+  EXPECT_THAT(some.view().value().span(), AllAre(2U));
   EXPECT_EQ(code_of(some.attach(attachment::single, stream_ref::legacy(gpu()))),
             errc::invalid_argument);
   EXPECT_EQ(code_of(some.attach(attachment::single, stream_ref::per_thread(gpu()))),

@@ -144,7 +144,7 @@ TEST(bounds, count_the_copies_of_texts_that_a_snapshot_shares) {
               "the texts of the snapshot's frames and remarks are longer than a reader takes, "
               "compared with the file");
     // Names as long as those of real programs may be shared by any number of entries.
-    EXPECT_TRUE(formats::read_torch_snapshot(sharing_snapshot(where, 300, 10'000), "x"));
+    EXPECT_TRUE(formats::read_torch_snapshot(sharing_snapshot(where, 300, 2'000), "x"));
   }
 }
 
