@@ -73,10 +73,11 @@ void budget::share::keep() noexcept {
 
 void budget::user_call::set(bool in_user_call) noexcept {
   for (share* each = innermost; each != nullptr; each = each->enclosing_) {
-    if (!each->taken_ || each->in_user_call_ == in_user_call) continue;
+    if (!each->taken_) continue;
+    // Only the outermost of nested calls counts.
+    if (in_user_call ? each->user_calls_++ != 0 : --each->user_calls_ != 0) continue;
     budget& from = each->from_;
     const mutex_lock lock{from.mutex_};
-    each->in_user_call_ = in_user_call;
     if (in_user_call) {
       from.in_user_calls_ += each->size_;
     } else {

@@ -54,8 +54,8 @@ class budget {
     budget& from_;
     const std::uint64_t size_;
     bool taken_ = false;
-    bool in_user_call_ = false;
-    share* const enclosing_;  // of the same thread, of whatever budget
+    unsigned user_calls_ = 0;  // nested; of user_call
+    share* const enclosing_;   // of the same thread, of whatever budget
   };
 
   /// While it lives, the calling thread runs code of the user's to free memory, so nobody waits for

@@ -1,5 +1,6 @@
 // limiting_resource: the budget holds, at every moment and for every thread.
 #include <atomic>
+#include <chrono>
 #include <semaphore>
 #include <stdexcept>
 #include <thread>
@@ -281,6 +282,34 @@ TEST_F(limiting_test, NobodyWaitsForARequestWhoseUserIsFreeingMemory) {
   EXPECT_EQ(code_of(limited.try_allocate(1_KiB, stream)), errc::limit_exceeded);
   end.release();
   large.join();
+}
+
+TEST_F(limiting_test, NobodyWaitsForARequestWhoseUserHasCalledAnotherRetryResource) {
+  const ledger_resource elsewhere{gpu};
+  const auto inner =
+      retry_resource::create(elsewhere, [](bytes, unsigned) { return false; }).value();
+  std::binary_semaphore begun{0};
+  std::binary_semaphore end{0};
+  const auto retrying =
+      retry_resource::create(ledger, [&](bytes, unsigned) {
+        EXPECT_EQ(code_of(inner.try_allocate(1_KiB, stream)), errc::out_of_memory);
+        begun.release();
+        end.acquire();
+        return false;
+      }).value();
+  const auto limited = limiting_resource::create(retrying, 1_MiB).value();
+  ledger.refuse({errc::out_of_memory});
+  ledger_resource{elsewhere}.refuse({errc::out_of_memory});
+  std::thread large{
+      [&] { EXPECT_EQ(code_of(limited.try_allocate(1_MiB, stream)), errc::out_of_memory); }};
+  begun.acquire();
+  const auto asked = std::chrono::steady_clock::now();
+  EXPECT_EQ(code_of(limited.try_allocate(1_KiB, stream)), errc::limit_exceeded);
+  EXPECT_LT(std::chrono::steady_clock::now() - asked, std::chrono::seconds{8})
+      << "a request waits for others for 10 s at most, and for this one not at all";
+  end.release();
+  large.join();
+  EXPECT_EQ(ledger.requests(), 1) << "the small request never got that far";
 }
 
 TEST_F(limiting_test, ACallbackThatAsksForMemoryDoesNotWaitForItself) {
