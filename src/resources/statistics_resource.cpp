@@ -62,10 +62,16 @@ struct statistics_resource::state {
     add(sections.back().bytes, size);
     add(sections.back().allocations, std::uint64_t{1});
   }
-  void count_free(bytes size) WEIR_EXCLUDES(mutex) {
+  void count_free(bytes size) WEIR_EXCLUDES(mutex) { change_current(-signed_count(size), -1); }
+  /// The upstream did not free it.
+  void count_as_live(bytes size) WEIR_EXCLUDES(mutex) { change_current(signed_count(size), 1); }
+  void change_current(std::int64_t size, std::int64_t allocations) WEIR_EXCLUDES(mutex) {
     const detail::mutex_lock lock{mutex};
-    sections.back().bytes.current -= signed_count(size);
-    --sections.back().allocations.current;
+    resource_stats& section = sections.back();
+    section.bytes.current += size;
+    section.allocations.current += allocations;
+    raise_peak(section.bytes, section.bytes.current);
+    raise_peak(section.allocations, section.allocations.current);
   }
 
   const any_resource upstream;
@@ -101,9 +107,16 @@ result<void> statistics_resource::try_deallocate(void* pointer, bytes size,
   if (resources::is_forked(self.upstream)) return detail::fork_error();
   return resources::deallocate(
       self.live, pointer, size, [&](const state::record& record) -> result<void> {
-        WEIR_TRY(self.upstream.try_deallocate(pointer, record.size, stream));
+        // Before the upstream may give the memory to another thread, or both would count.
         self.count_free(record.size);
-        return {};
+        try {
+          auto freed = self.upstream.try_deallocate(pointer, record.size, stream);
+          if (!freed) self.count_as_live(record.size);
+          return freed;
+        } catch (...) {
+          self.count_as_live(record.size);
+          throw;
+        }
       });
 }
 

@@ -1,6 +1,10 @@
 // statistics_resource: exact numbers, in sections.
+#include <functional>
 #include <limits>
+#include <memory>
+#include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "resources/resources_fixture.hpp"
 #include "weir/resource/statistics_resource.hpp"
@@ -88,6 +92,46 @@ TEST_F(statistics_test, texts_are_exact) {
             "-10 B in -1 allocations, at most 0 B in 0, in total 100 B in 1");
   EXPECT_EQ(to_string(resource_stats{size(std::numeric_limits<std::int64_t>::min(), 0, 0), {}}),
             "-8 EiB in 0 allocations, at most 0 B in 0, in total 0 B in 0");
+}
+
+/// Calls the user once memory was freed, which is where another thread could come in.
+struct interrupted_resource {
+  [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream, bytes alignment) {
+    return under.try_allocate(size, stream, alignment);
+  }
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) {
+    auto freed = under.try_deallocate(pointer, size, stream);
+    if (const auto then = std::exchange(*after_free, {})) then();
+    return freed;
+  }
+  [[nodiscard]] weir::device device() const { return under.device(); }
+  [[nodiscard]] memory_kind kind() const noexcept { return under.kind(); }
+  friend bool operator==(const interrupted_resource&, const interrupted_resource&) = default;
+
+  ledger_resource under;
+  std::shared_ptr<std::function<void()>> after_free = std::make_shared<std::function<void()>>();
+};
+
+TEST_F(statistics_test, memory_that_changes_hands_is_counted_once) {
+  interrupted_resource interrupted{.under = ledger};
+  auto counted = statistics_resource::create(interrupted).value();
+  void* const p = counted.try_allocate(100_B, stream).value();
+  void* q = nullptr;
+  *interrupted.after_free = [&] { q = counted.try_allocate(100_B, stream).value(); };
+  EXPECT_TRUE(counted.try_deallocate(p, 100_B, stream));
+  EXPECT_EQ(counted.stats().bytes, size(100, 100, 200));
+  EXPECT_EQ(counted.stats().allocations, count(1, 1, 2));
+
+  // A free that throws has freed nothing, and what came between was live beside it.
+  void* r = nullptr;
+  *interrupted.after_free = [&] {
+    r = counted.try_allocate(50_B, stream).value();
+    throw std::runtime_error{"after the free"};
+  };
+  EXPECT_THROW(static_cast<void>(counted.try_deallocate(q, 100_B, stream)), std::runtime_error);
+  EXPECT_EQ(counted.stats().bytes, size(150, 150, 250));
+  EXPECT_EQ(counted.stats().allocations, count(2, 2, 3));
+  EXPECT_TRUE(counted.try_deallocate(r, 50_B, stream));
 }
 
 TEST_F(statistics_test, threads_lose_nothing) {
