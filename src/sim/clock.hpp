@@ -17,6 +17,7 @@ inline constexpr actor_index host_actor = 0;
 struct stamp {
   actor_index actor = host_actor;
   std::uint64_t tick = 0;
+  friend bool operator==(const stamp&, const stamp&) noexcept = default;
 };
 
 /// For each actor, up to which tick its actions are known. Immutable once shared: a moment costs

@@ -62,66 +62,89 @@ void shadow::touch(std::uint64_t offset, std::uint64_t size, access_kind kind, c
   };
 
   const auto check = [&](std::uint64_t from, const cell& old) {
-    const bool after_write = !old.last_write.accessor || when.includes(old.last_write.at);
+    const bool before_write = old.last_write.comes_after(when);
+    const bool after_write =
+        !old.last_write.accessor || before_write || when.includes(old.last_write.when.at);
     if (!after_write) {
       report(classify(kind, old.freed, false), old.last_write, from, old.end);
-    } else if (old.freed && kind != access_kind::allocate) {
+    } else if (old.freed && !before_write && kind != access_kind::allocate) {
       report(classify(kind, true, true), old.last_write, from, old.end);
     }
     if (kind == access_kind::read) return;
     for (const access_record& reader : old.readers) {
-      if (!when.includes(reader.at)) report(classify(kind, false, false), reader, from, old.end);
+      if (!when.includes(reader.when.at) && !reader.comes_after(when))
+        report(classify(kind, false, false), reader, from, old.end);
     }
   };
 
+  const auto has_later_access = [&](const cell& old) {
+    const auto is_later = [&](const access_record& each) { return each.comes_after(when); };
+    return is_later(old.last_write) ||
+           std::any_of(old.readers.begin(), old.readers.end(), is_later);
+  };
   if (kind != access_kind::read) {
     // The common case of the same range written again needs no new cell.
     auto exact = cells_.find(offset);
     if (exact == cells_.end() || exact->second.end != end) {
       const auto first = cut(offset);
       const auto last = cut(end);
-      for (auto it = first; it != last; ++it) check(it->first, it->second);
+      bool any_later = false;
+      for (auto it = first; it != last; ++it) {
+        check(it->first, it->second);
+        any_later |= has_later_access(it->second);
+      }
+      if (any_later)  // the cells stay apart
+        return each_cell(offset, end, [&](std::uint64_t, cell& each) {
+          note_write(each, kind, when, accessor);
+        });
       exact = cells_.emplace_hint(cells_.erase(first, last), offset, cell{.end = end});
     } else {
       check(offset, exact->second);
-      exact->second.readers.clear();
     }
-    exact->second.last_write = {when.at, accessor};
-    exact->second.freed = kind == access_kind::free;
+    note_write(exact->second, kind, when, accessor);
     return;
   }
 
+  each_cell(offset, end, [&](std::uint64_t from, cell& each) {
+    check(from, each);
+    // A later writer that comes after this read also comes after the reads this one knows of.
+    std::erase_if(each.readers, [&](const access_record& r) { return when.includes(r.when.at); });
+    each.readers.push_back({when, accessor});
+  });
+}
+
+template <class Visitor>
+void shadow::each_cell(std::uint64_t offset, std::uint64_t end, Visitor&& visit) {
   auto it = cut(offset);
   cut(end);
-  std::uint64_t reached = offset;
-  const auto note_reader = [&](cell& read_cell) {
-    // A later writer that comes after this read also comes after the reads this one knows of.
-    std::erase_if(read_cell.readers, [&](const access_record& r) { return when.includes(r.at); });
-    read_cell.readers.push_back({when.at, accessor});
-  };
-  while (reached < end) {
+  for (std::uint64_t reached = offset; reached < end; ++it) {
     if (it == cells_.end() || it->first > reached) {
       const std::uint64_t gap_end = it == cells_.end() ? end : std::min(end, it->first);
       it = cells_.emplace_hint(it, reached, cell{.end = gap_end});
-    } else {
-      check(it->first, it->second);
     }
-    note_reader(it->second);
+    visit(it->first, it->second);
     reached = it->second.end;
-    ++it;
   }
+}
+
+void shadow::note_write(cell& written, access_kind kind, const moment& when,
+                        const std::shared_ptr<const party>& accessor) {
+  if (written.last_write.comes_after(when)) return;
+  std::erase_if(written.readers, [&](const access_record& r) { return !r.comes_after(when); });
+  written.last_write = {when, accessor};
+  written.freed = kind == access_kind::free;
 }
 
 void use_log::add(const moment& when, const std::shared_ptr<const party>& accessor, int device) {
   for (use& each : uses_) {
     const bool same_kind =
         each.device == device && each.record.accessor->writes == accessor->writes;
-    if (same_kind && when.includes(each.record.at)) {
-      each.record = {when.at, accessor};
+    if (same_kind && when.includes(each.record.when.at)) {
+      each.record = {when, accessor};
       return;
     }
   }
-  uses_.push_back({{when.at, accessor}, device});
+  uses_.push_back({{when, accessor}, device});
 }
 
 const access_record* use_log::not_before(const moment& when) const noexcept {
@@ -139,7 +162,7 @@ template <class Matches>
 const access_record* use_log::latest(const moment& when, Matches&& matches) const noexcept {
   const access_record* found = nullptr;
   for (const use& each : uses_) {
-    if (!matches(each) || when.includes(each.record.at)) continue;
+    if (!matches(each) || when.includes(each.record.when.at)) continue;
     if (found == nullptr || found->accessor->step < each.record.accessor->step) {
       found = &each.record;
     }

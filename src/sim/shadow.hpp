@@ -36,8 +36,14 @@ enum class access_kind { read, write, allocate, free };
 
 /// One access, in order, and who made it. The accessor is shared by all accesses of an operation.
 struct access_record {
-  stamp at{};
+  moment when{};
   std::shared_ptr<const party> accessor{};
+
+  /// Whether the access comes after that moment, for which it was noted first. This happens to what
+  /// a host function accesses: that is known when the function runs, and later work may be queued.
+  [[nodiscard]] bool comes_after(const moment& other) const noexcept {
+    return accessor != nullptr && other.at != when.at && when.includes(other.at);
+  }
 };
 
 /// The access history of one physical memory object, by offset: races are found also between two
@@ -62,8 +68,15 @@ class shadow {
   };
   using cell_map = std::map<std::uint64_t, cell>;
 
+  /// Notes a write, checked before, in a cell whose every later access stays noted.
+  static void note_write(cell& written, access_kind kind, const moment& when,
+                         const std::shared_ptr<const party>& accessor);
+
   /// Makes `offset` a cell boundary and returns the first cell at or after it.
   cell_map::iterator cut(std::uint64_t offset);
+  /// Calls visit(offset, cell) for the cells of a range, and makes those that are missing.
+  template <class Visitor>
+  void each_cell(std::uint64_t offset, std::uint64_t end, Visitor&& visit);
 
   cell_map cells_;
 };

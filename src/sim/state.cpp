@@ -243,7 +243,8 @@ void state::host_access(std::uint64_t address, std::uint64_t size, bool write, c
                                                             .writes = write,
                                                             .queued = clock,
                                                             .step = ++steps});
-  if (options.check_hazards)
+  // A host function's blocks may have been freed behind it before it ran.
+  if (options.check_hazards && !timeline::in_host_function())
     check_blocks(accessor->extent, *accessor, block_book::occasion::queued);
   space.each(address, size, [&](region& area, std::uint64_t from, std::uint64_t length) {
     if (options.check_hazards) {

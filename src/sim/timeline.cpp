@@ -306,6 +306,8 @@ moment timeline::host_moment() {
   return host.tick();
 }
 
+bool timeline::in_host_function() noexcept { return host_function_moment != nullptr; }
+
 // --- Progress ------------------------------------------------------------------------------------
 
 timeline::readiness timeline::readiness_of(stream_state& stream) const {

@@ -218,6 +218,8 @@ class timeline {
   void host_learns(const moment& done);
   /// The moment of what the host does now: inside a host function that of its operation.
   moment host_moment();
+  /// Whether the calling thread is inside a host function.
+  [[nodiscard]] static bool in_host_function() noexcept;
 
   /// The host as an actor. All host threads are one: their calls happen one after the other, and
   /// what one thread has waited for is finished for all of them.

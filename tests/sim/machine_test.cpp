@@ -415,6 +415,72 @@ TEST(Progress, WhatAHostFunctionTouchesIsBehindItsStream) {
   ASSERT_EQ(b.cuda.mem_free_host(memory), CUDA_SUCCESS);
 }
 
+TEST(Progress, WhatAHostFunctionTouchesIsBeforeTheWorkThatIsQueuedBehindIt) {
+  bench b{with(progress::manual)};
+  const CUstream s = b.stream();
+  const CUstream other = b.stream();
+  void* memory = nullptr;
+  ASSERT_EQ(b.cuda.mem_host_alloc(&memory, 64, 0), CUDA_SUCCESS);
+  const auto address = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(memory));
+  std::pair<sim::machine*, void*> place{b.machine.get(), memory};
+  const auto write = [](void* data) {
+    const auto& [machine, bytes] = *static_cast<std::pair<sim::machine*, void*>*>(data);
+    machine->host_write(bytes, 64);
+  };
+  const auto read = [](void* data) {
+    const auto& [machine, bytes] = *static_cast<std::pair<sim::machine*, void*>*>(data);
+    machine->host_read(bytes, 64);
+  };
+  ASSERT_EQ(b.cuda.launch_host_func(s, write, &place), CUDA_SUCCESS);
+  ASSERT_TRUE(b.machine->launch(s, "a part read", {reads(address, 16)}));
+  ASSERT_EQ(b.cuda.launch_host_func(s, read, &place), CUDA_SUCCESS);
+  ASSERT_TRUE(b.machine->launch(s, "a part written", {writes(address + 32, 16)}));
+  ASSERT_EQ(b.cuda.stream_synchronize(s), CUDA_SUCCESS);
+  EXPECT_TRUE(b.machine->hazards().empty());
+
+  // What was noted late is in the history: all of it, and no more than the latest write.
+  ASSERT_TRUE(b.machine->launch(other, "elsewhere", {writes(address + 48, 16)}));
+  ASSERT_EQ(b.machine->hazards().size(), 0U) << "the host has waited for the stream";
+  ASSERT_EQ(b.cuda.launch_host_func(s, write, &place), CUDA_SUCCESS);
+  ASSERT_TRUE(b.machine->launch(s, "read behind it", {reads(address, 32)}));
+  ASSERT_EQ(b.cuda.stream_synchronize(s), CUDA_SUCCESS);
+  ASSERT_EQ(b.machine->hazards().size(), 1U) << "nothing orders the two streams";
+  EXPECT_EQ(b.machine->hazards()[0].first.label, "elsewhere");
+  EXPECT_EQ(b.machine->hazards()[0].second.label, "host write");
+  ASSERT_EQ(b.cuda.stream_synchronize(other), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.mem_free_host(memory), CUDA_SUCCESS);
+}
+
+TEST(Progress, AHostFunctionsWriteIsARaceWithWorkThatDoesNotWaitForIt) {
+  bench b{with(progress::manual)};
+  const CUstream s = b.stream();
+  const CUstream other = b.stream();
+  void* memory = nullptr;
+  ASSERT_EQ(b.cuda.mem_host_alloc(&memory, 64, 0), CUDA_SUCCESS);
+  const auto address = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(memory));
+  std::pair<sim::machine*, void*> place{b.machine.get(), memory};
+  const auto write = [](void* data) {
+    const auto& [machine, bytes] = *static_cast<std::pair<sim::machine*, void*>*>(data);
+    machine->host_write(bytes, 64);
+  };
+  ASSERT_EQ(b.cuda.launch_host_func(s, write, &place), CUDA_SUCCESS);
+  ASSERT_TRUE(b.machine->launch(s, "written behind it", {writes(address, 16)}));
+  ASSERT_EQ(b.cuda.stream_synchronize(s), CUDA_SUCCESS);
+  EXPECT_TRUE(b.machine->hazards().empty());
+  ASSERT_EQ(b.cuda.launch_host_func(s, write, &place), CUDA_SUCCESS);
+  ASSERT_TRUE(b.machine->launch(s, "written behind it", {writes(address, 16)}));
+  ASSERT_TRUE(b.machine->launch(other, "elsewhere", {reads(address + 16, 16)}));
+  ASSERT_EQ(b.cuda.stream_synchronize(s), CUDA_SUCCESS);
+  ASSERT_EQ(b.machine->hazards().size(), 1U);
+  EXPECT_EQ(b.machine->hazards()[0].first.label, "elsewhere");
+  EXPECT_EQ(b.machine->hazards()[0].second.label, "host write");
+  // The write behind the function is the latest one of its bytes; elsewhere the function's is.
+  ASSERT_TRUE(b.machine->launch(other, "behind", {reads(address, 16)}));
+  ASSERT_EQ(b.machine->hazards().size(), 1U) << "the host has waited for it";
+  ASSERT_EQ(b.cuda.stream_synchronize(other), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.mem_free_host(memory), CUDA_SUCCESS);
+}
+
 TEST(Streams, WhoIsNoStreamHasNoProperties) {
   bench b;
   const auto nobody = reinterpret_cast<CUstream>(std::uintptr_t{0xdead0});
