@@ -29,7 +29,7 @@ struct backup_piece {
 };
 
 /// Host memory that is held for contents, of all kinds together: now, and the most that it was.
-/// Owned by the heap's residency. Any thread, without a lock.
+/// Owned by a heap_backup. Any thread, without a lock.
 class backup_gauge {
  public:
   void add(std::uint64_t size) noexcept {
@@ -56,8 +56,8 @@ class backup_gauge {
 /// next time until somebody trims.
 ///
 /// Every byte of its segments is in one piece that was taken or in one free range. Sizes are in
-/// whole units of 512 bytes, so that any part of a piece can be given back. Owned by the heap's
-/// residency. Any thread. Taking may pin memory, which takes a second for 2 GiB, and the driver
+/// whole units of 512 bytes, so that any part of a piece can be given back. Owned by a
+/// heap_backup. Any thread. Taking may pin memory, which takes a second for 2 GiB, and the driver
 /// waits for the device before it takes memory back; no lock is held for either. A segment that is
 /// on its way back has no free range.
 class backup_memory {
@@ -146,8 +146,8 @@ class copy_meter {
 /// Copies contents between the device and host memory, in chunks, on streams of its own that
 /// nothing else is queued on and that nobody else knows.
 ///
-/// What was queued is done when finish() has succeeded or drain() has said so. Owned by the heap's
-/// residency, used by one thread at a time, without the heap's lock; any thread may stop it.
+/// What was queued is done when finish() has succeeded or drain() has said so. Owned by a move or
+/// by a heap_backup, used by one thread at a time, without the heap's lock; any thread may stop it.
 class backup_copies {
  public:
   backup_copies(weir::device device, backup_memory& pinned) noexcept

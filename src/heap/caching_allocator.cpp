@@ -250,11 +250,11 @@ bool caching_allocator::is_suspended(weir::tag of) const {
 }
 result<void> caching_allocator::reserve_backup(bytes size, host_memory_kind kind) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->residency().reserve_backup(size, kind);
+  return heap_->backup().reserve(size, kind);
 }
 result<bytes> caching_allocator::trim_backup() const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->residency().trim_backup();
+  return heap_->backup().trim();
 }
 
 result<void> caching_allocator::set_limit(bytes most) const {

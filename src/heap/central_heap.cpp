@@ -100,7 +100,8 @@ central_heap::central_heap(weir::device device, const allocator_options& options
       callbacks_{*this},
       limits_{*this, *this},
       foreign_listening_{*this},
-      residency_{*this, *this},
+      backup_{*this},
+      residency_{*this, *this, backup_},
       inspector_{*this, *this, sizeof(central_heap)},
       observation_{*this, inspector_, limits_} {
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
@@ -202,7 +203,7 @@ result<void> central_heap::release_all(std::optional<error>& leaked) {
       if (!closing && outcome) outcome = std::move(closing);
     }
   }
-  auto returned = residency_.release_backup();
+  auto returned = backup_.release();
   if (!returned && outcome) outcome = std::move(returned).error();
   pending_.clear();
   callbacks_.clear();
@@ -276,10 +277,13 @@ const pool_state* central_heap::suspendable_pool(tag tag) const noexcept {
 }
 
 inspector_host::suspension_peaks central_heap::read_suspension_peaks() const noexcept {
-  return {.with_reserved = residency_.peak_with_suspended(), .backup = residency_.backup_held()};
+  return {.with_reserved = residency_.peak_with_suspended(), .backup = backup_.held()};
 }
 
-void central_heap::reset_suspension_peaks() noexcept { residency_.reset_peaks(); }
+void central_heap::reset_suspension_peaks() noexcept {
+  residency_.reset_peaks();
+  backup_.reset_peak();
+}
 
 // --- Which tags the caches may serve -------------------------------------------------------------
 

@@ -36,6 +36,7 @@
 // Parts that share the state of the heap (heap_core) and stand beside that way:
 //   residency           suspending pools and bringing them back              residency*.cpp
 //   inspector           figures, snapshots, reports, error texts            inspector*.cpp
+//   heap_backup         host memory for contents of suspended pools         heap_backup.cpp
 //   heap_limits         limits, and shares of the card's budget             heap_limits.cpp
 //   heap_callbacks      user callbacks that may free memory                 heap_callbacks.cpp
 //   observer_registry   adding and removing observers                       observer_registry.cpp
@@ -72,6 +73,7 @@
 #include "heap/accounts.hpp"
 #include "heap/foreign_uses.hpp"
 #include "heap/graph_pools.hpp"
+#include "heap/heap_backup.hpp"
 #include "heap/heap_callbacks.hpp"
 #include "heap/heap_core.hpp"
 #include "heap/heap_limits.hpp"
@@ -211,6 +213,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   /// Suspending pools and bringing them back.
   [[nodiscard]] heap::residency& residency() noexcept { return residency_; }
+  /// The host memory for what suspended pools contain.
+  [[nodiscard]] heap_backup& backup() noexcept { return backup_; }
 
   /// What the heap holds, and why it refused something.
   [[nodiscard]] inspector& inspection() noexcept { return inspector_; }
@@ -525,6 +529,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   heap_limits limits_;
   stream_slot to_share_ WEIR_GUARDED_BY(mutex_) = no_stream;  // freed enough for an event
   foreign_listening foreign_listening_;
+  heap_backup backup_;
   heap::residency residency_;
   inspector inspector_;
   observer_registry observation_;

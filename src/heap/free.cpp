@@ -157,7 +157,7 @@ void central_heap::free_to_store(block_index index, stamp freed) noexcept {
   table_.erase(block.address);
   --from.blocks;
   if (from.where == residence::suspended) [[unlikely]]
-    residency_.drop_saved(from, block.address, block.end());
+    backup_.drop(from, block.address, block.end());
   if (from.memory->inspects()) {
     // Nobody is given it again.
   } else if (from.keeps_to_streams()) {

@@ -123,7 +123,7 @@ void central_heap::sweep_pools(driver_access& driver) noexcept try {
     last = each->id;
     const bool suspended = each->where == residence::suspended;  // nothing of it is in use
     if (!is_over(*each) || (!suspended && !may_release(*each))) continue;
-    residency_.drop_saved(*each);
+    backup_.drop(*each);
     if (each->memory != nullptr) {
       retire(*each);
       // What is on its way counts as reserved: another thread that sweeps leaves the pool alone.

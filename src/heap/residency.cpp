@@ -1,4 +1,4 @@
-// Which pools are meant, requests to pools that are away, and the host memory for contents.
+// Which pools are meant, and requests to pools that are away.
 #include "heap/residency.hpp"
 
 #include <algorithm>
@@ -7,12 +7,6 @@
 #include <utility>
 
 namespace weir { inline namespace v0 { namespace heap {
-
-residency::residency(heap_core& core, residency_host& host)
-    : core_{core},
-      host_{host},
-      pinned_backup_{core.device_, host_memory_kind::pinned, backup_held_},
-      pageable_backup_{core.device_, host_memory_kind::pageable, backup_held_} {}
 
 residency::~residency() {
   // After a fork the threads are the parent's: nobody can join them, and they must not be
@@ -231,82 +225,6 @@ void residency::emit_moved(memory_event_kind kind, const pool_state& pool, std::
       {.kind = kind, .tag = of, .pool = pool.id, .size = size, .rounded = contents});
 }
 
-std::unique_ptr<backup_copies> residency::take_copies() {
-  if (idle_copies_.empty()) return std::make_unique<backup_copies>(core_.device_, pinned_backup_);
-  auto idle = std::move(idle_copies_.back());
-  idle_copies_.pop_back();
-  idle->restart();
-  return idle;
-}
-
-void residency::keep_copies(std::unique_ptr<backup_copies> idle) noexcept {
-  try {
-    idle_copies_.push_back(std::move(idle));
-  } catch (const std::bad_alloc&) {
-  }
-}
-
-void residency::drop_saved(pool_state& pool) noexcept {
-  core_.mutex_.assert_held();
-  for (const saved_range& each : pool.saved) backup(pool.saved_in).give(each.to);
-  pool.saved.clear();
-}
-
-void residency::drop_saved(pool_state& pool, std::uint64_t start, std::uint64_t end) noexcept {
-  core_.mutex_.assert_held();
-  auto& saved = pool.saved;
-  for (std::size_t i = 0; i < saved.size(); ++i) {
-    const saved_range whole = saved[i];
-    const std::uint64_t low = std::max(start, whole.address);
-    const std::uint64_t high = std::min(end, whole.address + whole.to.size);
-    if (low >= high) continue;
-    const saved_range upper{
-        high, {whole.to.host + (high - whole.address), whole.address + whole.to.size - high}};
-    if (upper.to.size != 0) {
-      try {
-        saved.insert(saved.begin() + static_cast<std::ptrdiff_t>(i) + 1, upper);
-      } catch (const std::bad_alloc&) {
-        return;  // it is dropped with the rest
-      }
-    }
-    saved[i].to.size = low - whole.address;
-    backup(pool.saved_in).give({whole.to.host + (low - whole.address), high - low});
-    if (saved[i].to.size == 0) saved.erase(saved.begin() + static_cast<std::ptrdiff_t>(i--));
-  }
-}
-
-// --- Host memory ---------------------------------------------------------------------------------
-
-result<void> residency::reserve_backup(bytes size, host_memory_kind kind) try {
-  WEIR_TRY(core_.usable());
-  const thread_capture_mode_guard relaxed{core_.device_};
-  return backup(kind).reserve(size.count());
-} catch (const std::bad_alloc&) {
-  return no_host_memory();
-}
-
-result<bytes> residency::trim_backup() {
-  WEIR_TRY(core_.usable());
-  const thread_capture_mode_guard relaxed{core_.device_};
-  WEIR_TRY_VALUE(pinned, pinned_backup_.trim());
-  WEIR_TRY_VALUE(pageable, pageable_backup_.trim());
-  return pinned + pageable;
-}
-
-/// Both kinds are tried, whatever happens to the first.
-result<bytes> residency::release_backup() {
-  core_.mutex_.assert_held();
-  for (const auto& each : core_.pools_) drop_saved(*each);
-  idle_copies_.clear();
-  result<bytes> returned = bytes{};
-  static_cast<void>(core_.without_lock([&] {  // the heap is closed already
-    returned = pinned_backup_.trim();
-    auto pageable = pageable_backup_.trim();
-    if (returned) returned = std::move(pageable);
-  }));
-  return returned;
-}
-
 // --- Figures -------------------------------------------------------------------------------------
 
 std::uint64_t residency::suspended_bytes() const noexcept {
@@ -323,7 +241,6 @@ void residency::raise_peak() noexcept {
 void residency::reset_peaks() noexcept {
   core_.mutex_.assert_held();
   with_suspended_peak_ = core_.placement_.reserved + suspended_bytes();
-  backup_held_.reset_peak();
 }
 
 }}}  // namespace weir::v0::heap

@@ -25,7 +25,7 @@
 #include <variant>
 #include <vector>
 
-#include "heap/backup.hpp"
+#include "heap/heap_backup.hpp"
 #include "heap/heap_core.hpp"
 #include "heap/queued_move.hpp"
 #include "heap/reclaimer.hpp"
@@ -76,9 +76,9 @@ class residency_host {
 
 /// Which pools of a heap have their memory, and the way of that memory to the host and back.
 ///
-/// Has the pools of tags that were declared suspendable, the host memory for contents, and the
-/// moves that are under way. Always true, with the lock: a pool that is `suspending` or `resuming`
-/// is in just one move, and all others know from pool_state::where whether their memory is there.
+/// Has the pools of tags that were declared suspendable, and the moves that are under way. Always
+/// true, with the lock: a pool that is `suspending` or `resuming` is in just one move, and all
+/// others know from pool_state::where whether their memory is there.
 ///
 /// Owned by the central heap. Any thread. "With the lock" is that of the heap's core.
 class residency {
@@ -86,7 +86,8 @@ class residency {
   struct all_pools {};
   using pool_selection = std::variant<all_pools, tag, pool_id>;
 
-  residency(heap_core& core, residency_host& host);
+  residency(heap_core& core, residency_host& host, heap_backup& backup)
+      : core_{core}, host_{host}, backup_{backup} {}
   ~residency();
   residency(const residency&) = delete;
   residency& operator=(const residency&) = delete;
@@ -104,8 +105,6 @@ class residency {
   result<resume_outcome> resume_async(const pool_selection& which, const stream_ref& stream)
       WEIR_EXCLUDES(core_.mutex_);
   [[nodiscard]] result<bool> is_suspended(const pool_selection& which) WEIR_EXCLUDES(core_.mutex_);
-  result<void> reserve_backup(bytes size, host_memory_kind kind);
-  result<bytes> trim_backup();
 
   // --- For the heap, with the lock --------------------------------------------------------------
 
@@ -134,11 +133,6 @@ class residency {
   /// asks.
   [[nodiscard]] result<bool> evict(pool_state* asking, bytes needed, driver_access& driver);
 
-  /// The pool's contents on the host are not needed any more.
-  void drop_saved(pool_state& pool) noexcept;
-  /// Of these addresses, where a block was freed.
-  void drop_saved(pool_state& pool, std::uint64_t start, std::uint64_t end) noexcept;
-
   /// Memory may have been taken from the driver: raises the peak of reserved and suspended
   /// together.
   void note_growth() noexcept {
@@ -151,7 +145,6 @@ class residency {
     core_.mutex_.assert_held();
     return with_suspended_peak_;
   }
-  [[nodiscard]] byte_gauge backup_held() const noexcept { return backup_held_.read(); }
   void reset_peaks() noexcept;
 
   // --- For close() ------------------------------------------------------------------------------
@@ -161,8 +154,6 @@ class residency {
   /// With the lock, once the heap is closed: calls off what has not begun, and waits for the
   /// others. Lets go of the lock.
   void end() noexcept;
-  /// With the lock, after end(): gives the host memory back. Lets go of the lock.
-  [[nodiscard]] result<bytes> release_backup();
 
  private:
   struct called_off {
@@ -192,11 +183,6 @@ class residency {
   void emit_moved(memory_event_kind kind, const pool_state& pool, std::uint64_t size,
                   std::uint64_t contents) const noexcept WEIR_REQUIRES(core_.mutex_);
   void shut_caches(bool shut) noexcept WEIR_REQUIRES(core_.mutex_);
-  [[nodiscard]] std::unique_ptr<backup_copies> take_copies() WEIR_REQUIRES(core_.mutex_);
-  void keep_copies(std::unique_ptr<backup_copies> idle) noexcept WEIR_REQUIRES(core_.mutex_);
-  [[nodiscard]] backup_memory& backup(host_memory_kind kind) noexcept {
-    return kind == host_memory_kind::pinned ? pinned_backup_ : pageable_backup_;
-  }
   /// Physical memory that resume() takes, of all pools. Walks over the blocks of suspended ones.
   [[nodiscard]] std::uint64_t suspended_bytes() const noexcept WEIR_REQUIRES(core_.mutex_);
   void raise_peak() noexcept WEIR_REQUIRES(core_.mutex_);
@@ -291,15 +277,12 @@ class residency {
 
   heap_core& core_;
   residency_host& host_;
+  heap_backup& backup_;
   /// By tag number: the pool of a tag that was declared suspendable.
   std::vector<pool_id> tag_pools_ WEIR_GUARDED_BY(core_.mutex_);
   std::size_t moving_ WEIR_GUARDED_BY(core_.mutex_) = 0;  // pools on their way
   std::list<queued_move> queued_ WEIR_GUARDED_BY(core_.mutex_);
   std::condition_variable_any moved_;  // one of them arrived, or the heap is closed
-  backup_gauge backup_held_;
-  backup_memory pinned_backup_;
-  backup_memory pageable_backup_;
-  std::vector<std::unique_ptr<backup_copies>> idle_copies_ WEIR_GUARDED_BY(core_.mutex_);
   bool ever_suspended_ WEIR_GUARDED_BY(core_.mutex_) = false;
   std::uint64_t with_suspended_peak_ WEIR_GUARDED_BY(core_.mutex_) = 0;
 };

@@ -40,7 +40,7 @@ result<void> residency::suspend_async(const pool_selection& which,
   queued_move& move = leaving.emplace_back();
   move.options = options;
   move.rights = core_.placement_.rights;
-  move.copies = take_copies();
+  move.copies = backup_.take_copies();
   for (pool_state* const each : chosen) move.pools.push_back({.pool = each});
   const bool all_marked = mark_users(move, driver);
   move.waits_for_all = !all_marked || options.streams == awaited_streams::all;

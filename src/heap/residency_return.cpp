@@ -49,7 +49,7 @@ result<resume_outcome> residency::resume_pools(const std::vector<pool_state*>& c
     each.plan = std::move(plan);
     each.planned = true;
   }
-  move.copies = take_copies();
+  move.copies = backup_.take_copies();
   move.rights = core_.placement_.rights;
   move.evicts = evicts;
   begin(move, residence::resuming);
@@ -90,10 +90,10 @@ void residency::arrive(queued_move& move, bool came) noexcept {
     each.stays_away = !came;
     if (!came) continue;
     emit_moved(memory_event_kind::resumed, *each.pool, each.plan.size().count(), each.restored);
-    drop_saved(*each.pool);
+    backup_.drop(*each.pool);
   }
   settle(move);
-  keep_copies(std::move(move.copies));
+  backup_.keep_copies(std::move(move.copies));
 }
 
 /// Room for what comes back, from what others cache, what may be evicted and what other processes

@@ -71,7 +71,8 @@ result<suspend_outcome> residency::suspend_pools(const std::vector<pool_state*>&
   WEIR_TRY(core_.usable());
   driver_access driver{core_.device_};
   WEIR_TRY(nobody_captures(driver));
-  queued_move move{.options = options, .rights = core_.placement_.rights, .copies = take_copies()};
+  queued_move move{
+      .options = options, .rights = core_.placement_.rights, .copies = backup_.take_copies()};
   for (pool_state* const each : chosen) move.pools.push_back({.pool = each});
   static_cast<void>(mark_users(move, driver));
   begin(move, residence::suspending);
@@ -101,7 +102,7 @@ result<suspend_outcome> residency::carry_out(queued_move& move, driver_access& d
   result<void> done;
   static_cast<void>(core_.without_lock([&] { done = wait_for_users(move, driver); }));
   if (move.progress.is(move_stage::settled)) {  // called off
-    keep_copies(std::move(move.copies));
+    backup_.keep_copies(std::move(move.copies));
     return suspend_outcome{};
   }
   move.progress.advance(move_stage::reading);
@@ -137,11 +138,11 @@ result<suspend_outcome> residency::carry_out(queued_move& move, driver_access& d
       each.pool->saved_in = options.to;
       each.pool->chunk = options.chunk;
     } else {
-      for (const saved_range& range : each.saved) backup(options.to).give(range.to);
+      for (const saved_range& range : each.saved) backup_.of(options.to).give(range.to);
     }
   }
   settle(move);
-  keep_copies(std::move(move.copies));
+  backup_.keep_copies(std::move(move.copies));
   if (!done) return std::move(done).error();
   return outcome;
 }
@@ -194,7 +195,7 @@ result<void> residency::save_contents(moving_pools& moves, const suspend_options
         for (const placement::byte_range& range : each.plan.contents) total += range.size;
       if (total == 0) return {};
       std::vector<backup_piece> pieces;
-      WEIR_TRY(backup(options.to).take(total, pieces));
+      WEIR_TRY(backup_.of(options.to).take(total, pieces));
       std::size_t next = 0;
       // What is not in `saved` yet goes back if anything fails.
       struct rest {
@@ -204,7 +205,7 @@ result<void> residency::save_contents(moving_pools& moves, const suspend_options
         ~rest() {
           for (; next < pieces.size(); ++next) to.give(pieces[next]);
         }
-      } const unused{backup(options.to), pieces, next};
+      } const unused{backup_.of(options.to), pieces, next};
       copy_meter meter{options.progress, total, &core_};
       WEIR_TRY(copies.begin(options.to, options.chunk, meter, bound));
       for (moving_pool& each : moves) {

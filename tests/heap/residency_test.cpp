@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "heap/bare_core.hpp"
 #include "heap/suspend_fixture.hpp"
 
 namespace weir::testing_support { namespace {
@@ -17,11 +18,6 @@ using heap::move_stage;
 using heap::pool_state;
 using heap::residence;
 using heap::residency;
-
-class bare_core final : public heap::heap_core {
- public:
-  using heap_core::heap_core;
-};
 
 /// Has nothing in caches and nothing to reclaim.
 class fake_host final : public heap::residency_host {
@@ -63,7 +59,7 @@ class residency_test : public suspend_test {
     core.closed_ = true;
     const detail::mutex_lock lock{core.mutex_};
     part.end();
-    static_cast<void>(part.release_backup());
+    static_cast<void>(backup.release());
   }
   [[nodiscard]] pool_state& pool_of(tag of) {
     const detail::mutex_lock lock{core.mutex_};
@@ -80,9 +76,10 @@ class residency_test : public suspend_test {
     return part.await_residence(pool, size.count());
   }
 
-  bare_core core{gpu(), allocator_options{}};
+  bare_core core{gpu(), {}};
   fake_host host;
-  residency part{core, host};
+  heap::heap_backup backup{core};
+  residency part{core, host, backup};
 };
 
 TEST(move_stages, change_as_the_header_draws_it) {
@@ -207,13 +204,6 @@ TEST_F(residency_test, the_peak_of_reserved_and_suspended_counts_once_something_
     part.reset_peaks();
   }
   EXPECT_EQ(peak_at(3), 3u);
-}
-
-TEST_F(residency_test, host_memory_is_reserved_and_trimmed) {
-  ASSERT_TRUE(part.reserve_backup(40_MiB, host_memory_kind::pageable));
-  EXPECT_EQ(part.backup_held().current, 64_MiB) << "in steps of 32 MiB";
-  EXPECT_EQ(part.trim_backup().value(), 64_MiB);
-  EXPECT_EQ(part.backup_held().current, 0_B);
 }
 
 }}  // namespace weir::testing_support
