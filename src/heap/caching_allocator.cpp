@@ -143,7 +143,7 @@ result<std::string> caching_allocator::describe_address(const void* pointer) con
 
 result<block_handles> caching_allocator::handles_under(const void* pointer) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->handles_under(pointer);
+  return heap_->pools().handles_under(pointer);
 }
 
 result<void> caching_allocator::enable_peer(weir::device other) const {
@@ -282,7 +282,7 @@ result<void> caching_allocator::set_limit(weir::tag of, bytes most) const {
 result<memory_pool> caching_allocator::create_pool(std::string_view name,
                                                    pool_options options) const {
   if (heap_ == nullptr) return errc::moved_from;
-  WEIR_TRY_VALUE(pool, heap_->create_pool(name, std::move(options)));
+  WEIR_TRY_VALUE(pool, heap_->pools().create(name, std::move(options)));
   return memory_pool{std::move(pool)};
 }
 

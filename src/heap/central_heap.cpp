@@ -84,6 +84,7 @@ result<std::shared_ptr<central_heap>> central_heap::create(weir::device device,
   if (!heap->blocks_.prepare(1) || heap->table_.footprint() == 0) return no_host_memory();
   WEIR_TRY_VALUE(legacy, stream_ref::legacy(device).id());
   heap->legacy_stream_ = legacy;
+  heap->owner_ = heap;
   if (options.rdma == rdma_use::automatic && options.policy != placement_policy::classic) {
     // Asked here, so that no request pays for it. The stores read the answer.
     const context_scope bound{device};
@@ -102,6 +103,7 @@ central_heap::central_heap(weir::device device, const allocator_options& options
       foreign_listening_{*this},
       backup_{*this},
       residency_{*this, *this, backup_},
+      pool_registry_{*this, *this, backup_},
       inspector_{*this, *this, sizeof(central_heap)},
       observation_{*this, inspector_, limits_} {
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
@@ -300,7 +302,16 @@ void central_heap::update_limits() noexcept {
   caches_.set_reason(thread_cache::limited, accounts_.any_limit() || residency_.any_tag_pool());
 }
 
-// --- Threads -------------------------------------------------------------------------------------
+// --- Threads and their scopes
+// -------------------------------------------------------------------------------------
+
+const pool* central_heap::scoped_pool() const noexcept {
+  for (const pool_scope* scope = innermost_scope(); scope != nullptr; scope = scope->outer_) {
+    const pool* const into = scope->pool_.state_.get();
+    if (into != nullptr && into->is_of(*this)) return into;
+  }
+  return nullptr;
+}
 
 thread_cache* central_heap::local() {
   if (!caches_.enabled() || thread_ended_already) return nullptr;

@@ -37,6 +37,7 @@
 //   residency           suspending pools and bringing them back              residency*.cpp
 //   inspector           figures, snapshots, reports, error texts            inspector*.cpp
 //   heap_backup         host memory for contents of suspended pools         heap_backup.cpp
+//   pool_registry       creating, sharing and ending private pools          pool_registry.cpp
 //   heap_limits         limits, and shares of the card's budget             heap_limits.cpp
 //   heap_callbacks      user callbacks that may free memory                 heap_callbacks.cpp
 //   observer_registry   adding and removing observers                       observer_registry.cpp
@@ -79,6 +80,7 @@
 #include "heap/heap_limits.hpp"
 #include "heap/inspector.hpp"
 #include "heap/observer_registry.hpp"
+#include "heap/pool_registry.hpp"
 #include "heap/private_pools.hpp"
 #include "heap/reclaimer.hpp"
 #include "heap/residency.hpp"
@@ -112,6 +114,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                            private residency_host,
                            private inspector_host,
                            private heap_limits_host,
+                           private pool_registry_host,
                            private placement::unlocked_calls,
                            private placement::damage_sink {
  public:
@@ -186,19 +189,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// A thread is at its end: its cache is flushed.
   void thread_ended(thread_cache& cache) noexcept WEIR_EXCLUDES(mutex_);
 
-  // --- Private pools and captures: private_pools.cpp, graph_pools.cpp ---------------------------
+  // --- Captures: graph_pools.cpp ----------------------------------------------------------------
 
-  [[nodiscard]] result<std::shared_ptr<pool>> create_pool(std::string_view name,
-                                                          pool_options options)
-      WEIR_EXCLUDES(mutex_);
-  void release_pool(pool_id id) noexcept WEIR_EXCLUDES(mutex_);
-  result<void> set_fallback(pool_id id, bool value) WEIR_EXCLUDES(mutex_);
-  /// A handle to a claim's pool.
-  [[nodiscard]] std::shared_ptr<pool> share_pool(pool_id id) WEIR_EXCLUDES(mutex_);
-  /// The physical memory under any block, or only under one of that pool.
-  [[nodiscard]] result<block_handles> handles_under(const void* pointer,
-                                                    std::optional<pool_id> owner = {})
-      WEIR_EXCLUDES(mutex_);
   /// Captures may be under way until end_notice(); both are counted.
   void begin_notice() noexcept WEIR_EXCLUDES(mutex_);
   void end_notice() noexcept WEIR_EXCLUDES(mutex_);
@@ -213,6 +205,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   /// Suspending pools and bringing them back.
   [[nodiscard]] heap::residency& residency() noexcept { return residency_; }
+  /// Private pools: creating, sharing and ending them.
+  [[nodiscard]] pool_registry& pools() noexcept { return pool_registry_; }
   /// The host memory for what suspended pools contain.
   [[nodiscard]] heap_backup& backup() noexcept { return backup_; }
 
@@ -395,12 +389,12 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] result<stream_slot> slot_of(const identified_stream& stream, driver_access& driver)
       WEIR_REQUIRES(mutex_);
   /// What is completed becomes quiescent in the pool.
-  void retire(pool_state& pool) noexcept WEIR_REQUIRES(mutex_);
+  void retire(pool_state& pool) noexcept override WEIR_REQUIRES(mutex_);
   bool retire_all() noexcept WEIR_REQUIRES(mutex_);
   /// The same where no stream is behind: one that ended may have completed what was freed. True:
   /// memory became usable by other streams.
   bool retire_unnoticed() noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> poll_streams(driver_access& driver, stream_slot spared)
+  [[nodiscard]] result<bool> poll_streams(driver_access& driver, stream_slot spared) override
       WEIR_REQUIRES(mutex_);
   /// Closes the epoch of a stream that freed a lot and looks who else has come on: where streams
   /// share memory, it should not take a miss for others to profit.
@@ -444,6 +438,14 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<fallback_room> fit_in_fallback(const request& wanted) override
       WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> sweep_pools(pool_state& asking, driver_access& driver) override
+      WEIR_REQUIRES(mutex_) {
+    return pool_registry_.sweep(asking, driver);
+  }
+  [[nodiscard]] bool may_release(const pool_state& pool) const noexcept override
+      WEIR_REQUIRES(mutex_) {
+    return pool.may_release(order_);
+  }
   [[nodiscard]] result<bool> release_can_help(const request& wanted, const pool_state& asking,
                                               driver_access& driver) override WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> wait_can_help(const request& wanted, const pool_state& asking,
@@ -482,7 +484,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// Tells the caches; inside a stop.
   void update_limits() noexcept override WEIR_REQUIRES(mutex_);
 
-  // --- private_pools.cpp, graph_pools.cpp -------------------------------------------------------
+  // --- graph_pools.cpp ---------------------------------------------------------------------------
 
   void sweep_graphs() noexcept override WEIR_REQUIRES(mutex_);
   /// The same where any ended since; whether one did.
@@ -490,21 +492,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// Waits once a search for all work, if graphs hold pools; whether a graph ended with it.
   [[nodiscard]] result<bool> wait_for_graphs(pool_state& asking, wait_bound& bound,
                                              driver_access& driver) WEIR_REQUIRES(mutex_);
-  /// Lets go of the lock where memory goes whose free waits for the device.
-  void sweep_pools(driver_access& driver) noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void> sweep_pools(pool_state& asking, driver_access& driver) override
-      WEIR_REQUIRES(mutex_);
-  /// The first pool behind that one; null: there is none. For walks that let go of the lock.
-  [[nodiscard]] pool_state* pool_behind(pool_id id) const noexcept WEIR_REQUIRES(mutex_);
   /// The pool of the capture that the stream is in.
   [[nodiscard]] result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
                                                  driver_access& driver) override
-      WEIR_REQUIRES(mutex_);
-  /// Whether the pool's free memory may be released to the driver.
-  [[nodiscard]] bool may_release(const pool_state& pool) const noexcept override
-      WEIR_REQUIRES(mutex_);
-  /// Whether the pool's free memory stays its own until somebody who holds it lets go.
-  [[nodiscard]] bool keeps_memory(const pool_state& pool) const noexcept override
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bytes> release_down_to(std::uint64_t keep, driver_access& driver)
       WEIR_REQUIRES(mutex_);
@@ -531,6 +521,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   foreign_listening foreign_listening_;
   heap_backup backup_;
   heap::residency residency_;
+  pool_registry pool_registry_;
   inspector inspector_;
   observer_registry observation_;
 };

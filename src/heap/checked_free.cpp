@@ -54,7 +54,7 @@ result<void> central_heap::free_checked(block_index index, stream_slot slot,
   } catch (const std::bad_alloc&) {
     outcome = no_host_memory();
   }
-  if (pools_to_sweep_ && usable()) sweep_pools(driver);
+  if (pools_to_sweep_ && usable()) pool_registry_.sweep(driver);
   std::erase(awaited_frees_, &own);
   if (own.damaged) return *std::move(own.damaged);
   if (!outcome && !is_final(outcome.error())) return {};

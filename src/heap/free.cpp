@@ -98,7 +98,7 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
   if (!keeps || !keep(*cache, index, slot, order_.id(slot))) {
     block.become(block_kind::pending);
     free_to_store(index, order_.now(slot));
-    if (pools_to_sweep_) sweep_pools(driver);
+    if (pools_to_sweep_) pool_registry_.sweep(driver);
   }
   if (shares) share_if_due();
   return outcome;

@@ -27,7 +27,7 @@ result<void> graph_memory::keep_with(driver::CUgraph graph) const {
 
 memory_pool graph_memory::pool() const noexcept {
   const auto owner = state_ == nullptr ? nullptr : state_->owner.lock();
-  return owner == nullptr ? memory_pool{} : memory_pool{owner->share_pool(state_->pool)};
+  return owner == nullptr ? memory_pool{} : memory_pool{owner->pools().share(state_->pool)};
 }
 
 capture_notice::~capture_notice() {

@@ -166,7 +166,7 @@ void central_heap::end_capture(const graph_claim& claim) noexcept {
 
 void central_heap::release_claim(const graph_claim& claim) noexcept {
   end_capture(claim);
-  release_pool(claim.pool);
+  pool_registry_.release(claim.pool);
 }
 
 result<void> central_heap::keep_with(const graph_claim& claim, driver::CUgraph graph) try {

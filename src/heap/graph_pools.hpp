@@ -69,6 +69,11 @@ class capture_registry {
   [[nodiscard]] bool any_tied() const noexcept { return !tied_.empty(); }
   /// How many graphs hold the pool that are not known to have ended.
   [[nodiscard]] std::uint32_t ties_of(pool_id pool) const noexcept;
+  /// Whether the pool's free memory stays its own until somebody who holds it lets go. One that
+  /// graphs alone hold may go without any call, with the last replay of one that was destroyed.
+  [[nodiscard]] bool keeps_memory(const pool_state& pool) const noexcept {
+    return pool.of_graphs() && pool.holders > ties_of(pool.id);
+  }
   /// Whether a graph ended since the last sweep().
   [[nodiscard]] bool ended() const noexcept {
     return ties_->ended.load(std::memory_order_relaxed) != swept_;

@@ -67,6 +67,13 @@ pool_state* heap_core::find_pool(pool_id id) const noexcept {
   return entry == pools_.end() ? nullptr : entry->get();
 }
 
+pool_state* heap_core::pool_behind(pool_id id) const noexcept {
+  const auto behind = std::find_if(pools_.begin(), pools_.end(), [&](const auto& each) {
+    return each->id.number() > id.number();
+  });
+  return behind == pools_.end() ? nullptr : behind->get();
+}
+
 pool_state& heap_core::pool_of(const block& block) noexcept {
   if (!is_private(block.account)) [[likely]]
     return *pools_.front();

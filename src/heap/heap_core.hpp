@@ -63,12 +63,15 @@ class heap_core {
   }
 
   [[nodiscard]] pool_state* find_pool(pool_id id) const noexcept WEIR_REQUIRES(mutex_);
+  /// The first pool behind that one; null: there is none. For walks that let go of the lock.
+  [[nodiscard]] pool_state* pool_behind(pool_id id) const noexcept WEIR_REQUIRES(mutex_);
   /// The pool that a block was handed out from.
   [[nodiscard]] pool_state& pool_of(const block& block) noexcept WEIR_REQUIRES(mutex_);
   /// A pool with one holder.
   [[nodiscard]] pool_state& add_pool(std::string name) WEIR_REQUIRES(mutex_);
   /// The last one that goes leaves the pool to the next sweep.
   void drop_holder(pool_state& left) noexcept WEIR_REQUIRES(mutex_);
+  /// Replays of the pool's graphs may be under way, and keep its memory until they are done.
   void guard_replays(pool_state& left) noexcept WEIR_REQUIRES(mutex_);
 
   // What the fast path reads; nothing here changes while a cache is in use.
@@ -88,6 +91,8 @@ class heap_core {
   /// The smaller of the user's own limit and the lowest ceiling of a share.
   std::atomic<std::uint64_t> limit_;
   thread_caches caches_;
+
+  std::weak_ptr<central_heap> owner_;  // the heap, for handles to its pools; fixed in create()
 
   // Observers of its own, fixed at creation; null: there is none. They outlive the pools, which
   // tell them of their end.

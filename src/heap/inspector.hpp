@@ -38,8 +38,6 @@ class inspector_host {
   virtual void settle_caches() noexcept = 0;
   /// The record of a live block, or why the address is not that of one.
   [[nodiscard]] virtual result<block_index> find_live(const void* pointer) = 0;
-  /// Whether the pool's free memory may be released to the driver.
-  [[nodiscard]] virtual bool may_release(const pool_state& pool) const noexcept = 0;
   /// The pool of a tag that was declared suspendable; null if it was not.
   [[nodiscard]] virtual const pool_state* suspendable_pool(tag tag) const noexcept = 0;
   [[nodiscard]] virtual suspension_peaks read_suspension_peaks() const noexcept = 0;

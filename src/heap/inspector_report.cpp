@@ -62,7 +62,7 @@ observe::shortage inspector::shortage_of(bytes size, tag tag, stream_slot slot) 
     if (each->memory == nullptr) continue;
     if (each->id == pool_id{}) about.longest = each->memory->longest_fit(slot);
     const bool is_checked = each->memory->inspects();
-    if (host_.may_release(*each) && !is_checked) continue;
+    if (each->may_release(core_.order_) && !is_checked) continue;
     const std::uint64_t kept = each->memory->unused();
     if (is_checked) about.checks += kept;
     about.free -= std::min(about.free, kept);

@@ -47,7 +47,7 @@ result<void*> memory_pool::try_allocate(bytes size, const stream_ref& stream,
 result<block_handles> memory_pool::handles_under(const void* pointer) const {
   const auto owner = owner_of(state_);
   if (owner == nullptr) return gone(state_);
-  return owner->handles_under(pointer, state_->id());
+  return owner->pools().handles_under(pointer, state_->id());
 }
 
 result<void*> memory_pool::allocate_at(void* address, bytes size, const stream_ref& stream) const {
@@ -65,7 +65,7 @@ result<bytes> memory_pool::empty_cache() const {
 result<void> memory_pool::set_fallback(bool value) const {
   const auto owner = owner_of(state_);
   if (owner == nullptr) return gone(state_);
-  return owner->set_fallback(state_->id(), value);
+  return owner->pools().set_fallback(state_->id(), value);
 }
 
 result<suspend_outcome> memory_pool::suspend(const suspend_options& options) const {

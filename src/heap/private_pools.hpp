@@ -10,6 +10,7 @@
 
 #include "heap/backup.hpp"
 #include "heap/vocabulary.hpp"
+#include "order/stream_order.hpp"
 #include "weir/allocator/segment_source.hpp"
 #include "weir/allocator/suspend.hpp"
 #include "weir/observe/events.hpp"
@@ -92,6 +93,8 @@ struct pool_state {
   /// Whether what a stream freed stays that stream's. No event tells when replays are done with it,
   /// and inside a graph only the order of the capture keeps two uses apart.
   [[nodiscard]] bool keeps_to_streams() const noexcept { return of_graphs() && holders != 0; }
+  /// Whether its free memory may be released to the driver.
+  [[nodiscard]] bool may_release(const order::stream_order& order) const noexcept;
 
   [[nodiscard]] std::uint64_t reserved() const noexcept {
     return memory == nullptr ? 0 : memory->reserved();

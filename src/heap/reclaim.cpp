@@ -61,7 +61,7 @@ bool central_heap::flush_others(thread_cache* own) noexcept {
 result<bool> central_heap::retire_completed(stream_slot spared, pool_state& asking,
                                             driver_access& driver) {
   WEIR_TRY_VALUE(any, poll_streams(driver, spared));
-  if (pools_to_sweep_) WEIR_TRY(sweep_pools(asking, driver));
+  if (pools_to_sweep_) WEIR_TRY(pool_registry_.sweep(asking, driver));
   return any;
 }
 
@@ -150,7 +150,7 @@ result<bool> central_heap::wait_can_help(const request& wanted, const pool_state
 std::uint64_t central_heap::unused(const pool_state& asking) const noexcept {
   std::uint64_t sum = 0;
   for (const auto& each : pools_) {
-    const bool kept = each.get() != &asking && keeps_memory(*each);
+    const bool kept = each.get() != &asking && captures_.keeps_memory(*each);
     if (each->memory != nullptr && !kept) sum += each->memory->unused();
   }
   return sum;
@@ -167,7 +167,7 @@ result<bytes> central_heap::release_from_others(pool_state& asking, bytes most,
                                                 driver_access& driver) {
   const pool_hold held{*this, asking};
   for (pool_state* each = pools_.front().get(); each != nullptr; each = pool_behind(each->id)) {
-    if (each == &asking || each->memory == nullptr || !may_release(*each)) continue;
+    if (each == &asking || each->memory == nullptr || !each->may_release(order_)) continue;
     const auto released = each->memory->release(most, driver.enter());
     WEIR_TRY(usable());
     if (!released && each->source != nullptr) {
@@ -196,7 +196,7 @@ result<bool> central_heap::await_releases(pool_state& asking) {
 result<bool> central_heap::reclaim_cached(pool_state& asking, bytes needed, driver_access& driver) {
   flush_caches();
   WEIR_TRY(poll_streams(driver, no_stream));
-  WEIR_TRY(sweep_pools(asking, driver));
+  WEIR_TRY(pool_registry_.sweep(asking, driver));
   WEIR_TRY_VALUE(released, release_from_others(asking, needed, driver));
   if (released != bytes{}) return true;
   return await_releases(asking);

@@ -63,8 +63,6 @@ class residency_host {
   /// As in reclaimer. Lets go of the lock.
   [[nodiscard]] virtual result<bool> wait_for_oldest(pool_state& asking, wait_bound& bound,
                                                      driver_access& driver) = 0;
-  /// Whether the pool's free memory stays its own until somebody who holds it lets go.
-  [[nodiscard]] virtual bool keeps_memory(const pool_state& pool) const noexcept = 0;
   [[nodiscard]] virtual store_traits traits_of(const pool_state& pool) const = 0;
   /// The text about a request of that size that finds no memory; the caller has stopped and settled
   /// the caches.

@@ -29,7 +29,7 @@ bool residency::fits_beside_live(const pool_state& asking, std::uint64_t needed)
   };
   const auto is_kept = [&](const pool_state& pool) {
     core_.mutex_.assert_held();
-    return &pool != &asking && host_.keeps_memory(pool);
+    return &pool != &asking && core_.captures_.keeps_memory(pool);
   };
   std::uint64_t kept = 0;
   for (const auto& each : core_.pools_)

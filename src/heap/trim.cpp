@@ -11,10 +11,10 @@ namespace weir { inline namespace v0 { namespace heap {
 result<bytes> central_heap::release_down_to(std::uint64_t keep, driver_access& driver) {
   const std::uint64_t before = placement_.reserved;
   result<void> source_trouble;  // must not keep the others from giving back
-  sweep_pools(driver);
+  pool_registry_.sweep(driver);
   WEIR_TRY(usable());
   for (pool_state* each = pools_.front().get(); each != nullptr; each = pool_behind(each->id)) {
-    if (each->memory == nullptr || !may_release(*each)) continue;
+    if (each->memory == nullptr || !each->may_release(order_)) continue;
     while (placement_.reserved > keep) {
       auto went = each->memory->release(bytes{placement_.reserved - keep}, driver.enter());
       WEIR_TRY(usable());
@@ -156,7 +156,7 @@ result<bytes> central_heap::empty_cache(pool_id id) try {
   auto released = pool->memory->release(bytes::max(), driver.enter());
   WEIR_TRY(usable());
   WEIR_TRY(released);
-  if (pool->holders == 0) sweep_pools(driver);  // ends it where that was all
+  if (pool->holders == 0) pool_registry_.sweep(driver);  // ends it where that was all
   return released;
 } catch (const std::bad_alloc&) {
   return no_host_memory();

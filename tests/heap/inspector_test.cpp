@@ -19,7 +19,6 @@ class answering_host final : public heap::inspector_host {
   }
   void settle_caches() noexcept override { ++settled; }
   result<block_index> find_live(const void*) override { return errc::double_free; }
-  bool may_release(const pool_state&) const noexcept override { return true; }
   const pool_state* suspendable_pool(tag) const noexcept override { return nullptr; }
   suspension_peaks read_suspension_peaks() const noexcept override { return peaks; }
   void reset_suspension_peaks() noexcept override { peaks = {}; }

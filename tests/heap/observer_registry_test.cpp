@@ -11,7 +11,6 @@ class silent_host final : public heap::inspector_host, public heap::heap_limits_
   stream_id id_of(const stream_ref&) override { return {}; }
   void settle_caches() noexcept override { ++settled; }
   result<heap::block_index> find_live(const void*) override { return errc::foreign_pointer; }
-  bool may_release(const heap::pool_state&) const noexcept override { return true; }
   const heap::pool_state* suspendable_pool(tag) const noexcept override { return nullptr; }
   suspension_peaks read_suspension_peaks() const noexcept override { return {}; }
   void reset_suspension_peaks() noexcept override {}

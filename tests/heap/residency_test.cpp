@@ -39,9 +39,6 @@ class fake_host final : public heap::residency_host {
                                order::driver_access& /*driver*/) override {
     return false;
   }
-  [[nodiscard]] bool keeps_memory(const pool_state& /*pool*/) const noexcept override {
-    return false;
-  }
   [[nodiscard]] heap::store_traits traits_of(const pool_state& pool) const override {
     return {.segments = pool.segments, .suspendable = pool.suspendable.has_value()};
   }
