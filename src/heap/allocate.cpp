@@ -96,7 +96,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
                                             const identified_stream& stream, const destination& to,
                                             std::optional<capture_status> capturing) {
   WEIR_TRY(usable());
-  if (captures_.ended()) sweep_graphs();
+  notice_ended_graphs();
   driver_access driver{device_};
   request complete = wanted;
   WEIR_TRY_VALUE(slot, slot_of(stream, driver));

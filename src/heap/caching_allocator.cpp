@@ -288,13 +288,13 @@ result<memory_pool> caching_allocator::create_pool(std::string_view name,
 
 result<graph_memory> caching_allocator::begin_capture(const stream_ref& stream) const {
   if (heap_ == nullptr) return errc::moved_from;
-  WEIR_TRY_VALUE(claim, heap_->begin_capture(stream));
+  WEIR_TRY_VALUE(claim, heap_->captures().begin(stream));
   return graph_memory{std::move(claim)};
 }
 
 capture_notice caching_allocator::notice_captures() const {
   if (heap_ == nullptr) return {};
-  heap_->begin_notice();
+  heap_->captures().begin_notice();
   return capture_notice{heap_};
 }
 

@@ -104,6 +104,7 @@ central_heap::central_heap(weir::device device, const allocator_options& options
       backup_{*this},
       residency_{*this, *this, backup_},
       pool_registry_{*this, *this, backup_},
+      capture_pools_{*this, *this},
       inspector_{*this, *this, sizeof(central_heap)},
       observation_{*this, inspector_, limits_} {
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
@@ -268,11 +269,6 @@ error central_heap::keep_memory(error reason, driver_access& driver) noexcept {
 }
 
 // --- What the inspector asks for ----------------------------------------------------------------
-
-stream_id central_heap::id_of(const stream_ref& stream) {
-  const auto known = identify(stream, local());
-  return known ? known->id : stream_id{};
-}
 
 const pool_state* central_heap::suspendable_pool(tag tag) const noexcept {
   return residency_.suspendable_pool(tag);

@@ -38,6 +38,7 @@
 //   inspector           figures, snapshots, reports, error texts            inspector*.cpp
 //   heap_backup         host memory for contents of suspended pools         heap_backup.cpp
 //   pool_registry       creating, sharing and ending private pools          pool_registry.cpp
+//   capture_pools       pools of captures, and the graphs that keep them    capture_pools.cpp
 //   heap_limits         limits, and shares of the card's budget             heap_limits.cpp
 //   heap_callbacks      user callbacks that may free memory                 heap_callbacks.cpp
 //   observer_registry   adding and removing observers                       observer_registry.cpp
@@ -72,12 +73,14 @@
 #include "base/mutex.hpp"
 #include "device/state.hpp"
 #include "heap/accounts.hpp"
+#include "heap/capture_pools.hpp"
 #include "heap/foreign_uses.hpp"
 #include "heap/graph_pools.hpp"
 #include "heap/heap_backup.hpp"
 #include "heap/heap_callbacks.hpp"
 #include "heap/heap_core.hpp"
 #include "heap/heap_limits.hpp"
+#include "heap/identified_stream.hpp"
 #include "heap/inspector.hpp"
 #include "heap/observer_registry.hpp"
 #include "heap/pool_registry.hpp"
@@ -115,6 +118,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                            private inspector_host,
                            private heap_limits_host,
                            private pool_registry_host,
+                           private capture_pools_host,
                            private placement::unlocked_calls,
                            private placement::damage_sink {
  public:
@@ -189,24 +193,14 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// A thread is at its end: its cache is flushed.
   void thread_ended(thread_cache& cache) noexcept WEIR_EXCLUDES(mutex_);
 
-  // --- Captures: graph_pools.cpp ----------------------------------------------------------------
-
-  /// Captures may be under way until end_notice(); both are counted.
-  void begin_notice() noexcept WEIR_EXCLUDES(mutex_);
-  void end_notice() noexcept WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] result<std::shared_ptr<graph_claim>> begin_capture(const stream_ref& stream)
-      WEIR_EXCLUDES(mutex_);
-  void end_capture(const graph_claim& claim) noexcept WEIR_EXCLUDES(mutex_);
-  void release_claim(const graph_claim& claim) noexcept WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] result<void> keep_with(const graph_claim& claim, driver::CUgraph graph)
-      WEIR_EXCLUDES(mutex_);
-
   // --- Its parts --------------------------------------------------------------------------------
 
   /// Suspending pools and bringing them back.
   [[nodiscard]] heap::residency& residency() noexcept { return residency_; }
   /// Private pools: creating, sharing and ending them.
   [[nodiscard]] pool_registry& pools() noexcept { return pool_registry_; }
+  /// Captures: declaring them, their pools, and the graphs that keep these.
+  [[nodiscard]] capture_pools& captures() noexcept { return capture_pools_; }
   /// The host memory for what suspended pools contain.
   [[nodiscard]] heap_backup& backup() noexcept { return backup_; }
 
@@ -217,11 +211,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] const search_trail& trail() const noexcept WEIR_UNCHECKED_LOCKING { return trail_; }
 
  private:
-  /// A stream as the slow paths know it.
-  struct identified_stream {
-    stream_ref ref;
-    stream_id id{};  // 0: it cannot be asked now
-  };
+  using identified_stream = heap::identified_stream;
   /// Where a request is to be met.
   struct destination {
     const pool* from = nullptr;  // null: where it belongs
@@ -386,6 +376,11 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   // --- streams.cpp ------------------------------------------------------------------------------
 
   [[nodiscard]] result<identified_stream> identify(const stream_ref& stream, thread_cache* cache);
+  /// By the calling thread.
+  [[nodiscard]] result<identified_stream> identify(const stream_ref& stream) override
+      WEIR_EXCLUDES(mutex_) {
+    return identify(stream, local());
+  }
   [[nodiscard]] result<stream_slot> slot_of(const identified_stream& stream, driver_access& driver)
       WEIR_REQUIRES(mutex_);
   /// What is completed becomes quiescent in the pool.
@@ -415,7 +410,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] result<void> wait_for_streams(driver_access& driver) WEIR_REQUIRES(mutex_);
   /// For all work that was queued on the device so far, and on others that can reach its memory.
   /// Captures stay valid.
-  [[nodiscard]] result<void> wait_for_all_work(driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> wait_for_all_work(driver_access& driver) override
+      WEIR_REQUIRES(mutex_);
 
   // --- reclaim.cpp: what a search for room asks for ---------------------------------------------
 
@@ -423,6 +419,11 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] result<account_number> prepare(pool_state& pool, bytes needed,
                                                driver_access& driver) override
       WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
+                                                 driver_access& driver) override
+      WEIR_REQUIRES(mutex_) {
+    return capture_pools_.find_pool(stream, slot, driver);
+  }
   void flush_leftovers(thread_cache& own) noexcept override WEIR_REQUIRES(mutex_);
   bool flush_others(thread_cache* own) noexcept override WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> retire_completed(stream_slot spared, pool_state& asking,
@@ -484,28 +485,16 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// Tells the caches; inside a stop.
   void update_limits() noexcept override WEIR_REQUIRES(mutex_);
 
-  // --- graph_pools.cpp ---------------------------------------------------------------------------
+  // --- trim.cpp ----------------------------------------------------------------------------------
 
-  void sweep_graphs() noexcept override WEIR_REQUIRES(mutex_);
-  /// The same where any ended since; whether one did.
-  [[nodiscard]] bool notice_ended_graphs() noexcept WEIR_REQUIRES(mutex_);
-  /// Waits once a search for all work, if graphs hold pools; whether a graph ended with it.
-  [[nodiscard]] result<bool> wait_for_graphs(pool_state& asking, wait_bound& bound,
-                                             driver_access& driver) WEIR_REQUIRES(mutex_);
-  /// The pool of the capture that the stream is in.
-  [[nodiscard]] result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
-                                                 driver_access& driver) override
-      WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bytes> release_down_to(std::uint64_t keep, driver_access& driver)
       WEIR_REQUIRES(mutex_);
   /// The same with what threads hold and what streams have completed by now.
   [[nodiscard]] result<bytes> release_cached(bytes keep, driver_access& driver)
       WEIR_REQUIRES(mutex_);
-  void update_capture_reason() noexcept WEIR_REQUIRES(mutex_);
 
   // --- central_heap.cpp: what the inspector asks for ---------------------------------------------
 
-  [[nodiscard]] stream_id id_of(const stream_ref& stream) override WEIR_EXCLUDES(mutex_);
   [[nodiscard]] const pool_state* suspendable_pool(tag tag) const noexcept override
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] suspension_peaks read_suspension_peaks() const noexcept override
@@ -522,6 +511,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   heap_backup backup_;
   heap::residency residency_;
   pool_registry pool_registry_;
+  capture_pools capture_pools_;
   inspector inspector_;
   observer_registry observation_;
 };

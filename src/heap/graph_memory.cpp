@@ -16,13 +16,13 @@ graph_memory& graph_memory::operator=(graph_memory&& other) noexcept {
 
 void graph_memory::end() noexcept {
   const auto owner = state_ == nullptr ? nullptr : state_->owner.lock();
-  if (owner != nullptr) owner->end_capture(*state_);
+  if (owner != nullptr) owner->captures().end(*state_);
 }
 
 result<void> graph_memory::keep_with(driver::CUgraph graph) const {
   const auto owner = state_ == nullptr ? nullptr : state_->owner.lock();
   if (owner == nullptr) return state_ == nullptr ? errc::moved_from : errc::closed;
-  return owner->keep_with(*state_, graph);
+  return owner->captures().keep_with(*state_, graph);
 }
 
 memory_pool graph_memory::pool() const noexcept {
@@ -31,12 +31,12 @@ memory_pool graph_memory::pool() const noexcept {
 }
 
 capture_notice::~capture_notice() {
-  if (const auto owner = owner_.lock()) owner->end_notice();
+  if (const auto owner = owner_.lock()) owner->captures().end_notice();
 }
 
 capture_notice& capture_notice::operator=(capture_notice&& other) noexcept {
   if (this == &other) return *this;
-  if (const auto owner = owner_.lock()) owner->end_notice();
+  if (const auto owner = owner_.lock()) owner->captures().end_notice();
   owner_ = std::move(other.owner_);
   return *this;
 }

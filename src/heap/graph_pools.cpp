@@ -28,7 +28,10 @@ void graph_ended(void* pointer) {
 }  // namespace
 
 graph_claim::~graph_claim() {
-  if (const auto allocator = owner.lock()) allocator->release_claim(*this);
+  const auto allocator = owner.lock();
+  if (allocator == nullptr) return;
+  allocator->captures().end(*this);
+  allocator->pools().release(pool);
 }
 
 bool capture_registry::end(pool_id pool) noexcept {
@@ -113,126 +116,6 @@ result<driver::CUgraph> graph_of(const stream_ref& stream, const context_scope& 
       calls.stream_get_capture_info(stream.handle(), &status, &number, &graph, nullptr, nullptr)));
   if (status != driver::CU_STREAM_CAPTURE_STATUS_ACTIVE) return errc::capture_invalid;
   return graph;
-}
-
-// --- The heap's side ---------------------------------------------------------------------------
-
-void central_heap::update_capture_reason() noexcept {
-  const thread_caches::stop stopped{caches_, own_cache()};
-  caches_.set_reason(thread_cache::capturing, detect_captures_ || captures_.any_declared());
-}
-
-result<std::shared_ptr<graph_claim>> central_heap::begin_capture(const stream_ref& stream) try {
-  WEIR_TRY(usable());
-  WEIR_TRY_VALUE(caller, identify(stream, local()));
-  if (caller.id == stream_id{}) {
-    return error{.code = errc::capture_forbidden,
-                 .detail = "a capture is declared before it begins"};
-  }
-  const detail::mutex_lock lock{mutex_};
-  WEIR_TRY(usable());
-  driver_access driver{placement_.device};
-  WEIR_TRY_VALUE(slot, slot_of(caller, driver));  // known by its handle from now on
-  if (captures_.is_declared(caller.id)) {
-    return error{.code = errc::invalid_argument,
-                 .detail = "a capture of this stream is declared already"};
-  }
-  auto claim = std::make_shared<graph_claim>(std::weak_ptr<central_heap>{}, pool_id{}, caller.id);
-  pool_state& pool = add_pool("graph");
-  pool.of_capture = true;
-  captures_.declare(caller.id, pool.id);
-  order_.expect_capture(slot, true);
-  claim->pool = pool.id;
-  claim->owner = weak_from_this();
-  update_capture_reason();
-  placement_.emit({.kind = memory_event_kind::capture_begin, .pool = pool.id, .stream = caller.id});
-  return claim;
-} catch (const std::bad_alloc&) {
-  return no_host_memory();
-}
-
-void central_heap::end_capture(const graph_claim& claim) noexcept {
-  if (!usable()) return;
-  const detail::mutex_lock lock{mutex_};
-  if (!captures_.end(claim.pool)) return;
-  order_.expect_capture(order_.known(claim.stream), false);
-  if (pool_state* const served = find_pool(claim.pool); served != nullptr) {
-    served->takes_requests = false;
-  }
-  update_capture_reason();
-  placement_.emit(
-      {.kind = memory_event_kind::capture_end, .pool = claim.pool, .stream = claim.stream});
-}
-
-void central_heap::release_claim(const graph_claim& claim) noexcept {
-  end_capture(claim);
-  pool_registry_.release(claim.pool);
-}
-
-result<void> central_heap::keep_with(const graph_claim& claim, driver::CUgraph graph) try {
-  WEIR_TRY(usable());
-  if (graph == nullptr) return errc::invalid_argument;
-  const detail::mutex_lock lock{mutex_};
-  WEIR_TRY(usable());
-  pool_state* const kept = find_pool(claim.pool);
-  if (kept == nullptr) return errc::closed;
-  driver_access driver{placement_.device};
-  WEIR_TRY(driver.entered());
-  WEIR_TRY(captures_.tie_to(graph, claim.pool, driver.enter()));
-  ++kept->holders;
-  return {};
-} catch (const std::bad_alloc&) {
-  return no_host_memory();
-}
-
-void central_heap::sweep_graphs() noexcept {
-  try {
-    for (const pool_id each : captures_.sweep())
-      if (pool_state* const left = find_pool(each); left != nullptr) drop_holder(*left);
-  } catch (const std::bad_alloc&) {
-    // Nothing was taken out; a later sweep sees all of them.
-  }
-}
-
-bool central_heap::notice_ended_graphs() noexcept {
-  if (!captures_.ended()) return false;
-  sweep_graphs();
-  return true;
-}
-
-result<pool_state*> central_heap::capture_pool(const stream_ref& stream, stream_slot slot,
-                                               driver_access& driver) {
-  WEIR_TRY(driver.entered());
-  WEIR_TRY_VALUE(now, stream.capture(driver.enter()));
-  // A broken capture must be ended before its stream takes work: nothing can go wrong meanwhile.
-  if (now.status != capture_status::active) return pools_.front().get();
-  const pool_id known = captures_.pool_of(order_.id(slot), now.id);
-  if (known != pool_id{}) {
-    if (pool_state* const served = find_pool(known); served != nullptr) return served;
-  }
-  WEIR_TRY_VALUE(graph, graph_of(stream, driver.enter()));
-  pool_state& pool = add_pool("graph");
-  pool.of_capture = true;
-  auto tied = captures_.tie_to(graph, pool.id, driver.enter());
-  if (!tied) {
-    accounts_.remove_pool(pool.id);
-    pools_.pop_back();
-    return std::move(tied).error();
-  }
-  captures_.adopt(now.id, pool.id);
-  return &pool;
-}
-
-void central_heap::begin_notice() noexcept {
-  if (!usable()) return;
-  const detail::mutex_lock lock{mutex_};
-  order_.pause();
-}
-
-void central_heap::end_notice() noexcept {
-  if (!usable()) return;
-  const detail::mutex_lock lock{mutex_};
-  order_.resume();
 }
 
 }}}  // namespace weir::v0::heap

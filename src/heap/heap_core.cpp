@@ -105,6 +105,15 @@ void heap_core::drop_holder(pool_state& left) noexcept {
   pools_to_sweep_ = true;
 }
 
+void heap_core::sweep_graphs() noexcept {
+  try {
+    for (const pool_id each : captures_.sweep())
+      if (pool_state* const left = find_pool(each); left != nullptr) drop_holder(*left);
+  } catch (const std::bad_alloc&) {
+    // Nothing was taken out; a later sweep sees all of them.
+  }
+}
+
 /// Replays that are under way were queued on some stream before the last holder went. Guards of
 /// later are as good, so that what finds no host memory now is made up for by the next sweep.
 void heap_core::guard_replays(pool_state& left) noexcept {

@@ -71,6 +71,14 @@ class heap_core {
   [[nodiscard]] pool_state& add_pool(std::string name) WEIR_REQUIRES(mutex_);
   /// The last one that goes leaves the pool to the next sweep.
   void drop_holder(pool_state& left) noexcept WEIR_REQUIRES(mutex_);
+  /// Graphs that ended since the last call let go of their pools. Whether one ended.
+  bool notice_ended_graphs() noexcept WEIR_REQUIRES(mutex_) {
+    if (!captures_.ended()) [[likely]]
+      return false;
+    sweep_graphs();
+    return true;
+  }
+  void sweep_graphs() noexcept WEIR_REQUIRES(mutex_);
   /// Replays of the pool's graphs may be under way, and keep its memory until they are done.
   void guard_replays(pool_state& left) noexcept WEIR_REQUIRES(mutex_);
 

@@ -10,6 +10,7 @@
 #include "base/mutex.hpp"
 #include "heap/accounts.hpp"
 #include "heap/heap_core.hpp"
+#include "heap/identified_stream.hpp"
 #include "heap/vocabulary.hpp"
 #include "observe/misuse.hpp"
 #include "observe/shortage.hpp"
@@ -22,7 +23,7 @@
 namespace weir { inline namespace v0 { namespace heap {
 
 /// What an inspector asks of the heap that it inspects. Implemented by the central heap. Every call
-/// but id_of() is made with the heap's lock.
+/// but identify() is made with the heap's lock.
 class inspector_host {
  public:
   /// The peaks that suspended memory is part of.
@@ -31,9 +32,8 @@ class inspector_host {
     byte_gauge backup{};              ///< host memory that holds contents
   };
 
-  /// The number of the stream, 0 where it has none now. Called without the lock; may ask the
-  /// driver.
-  [[nodiscard]] virtual stream_id id_of(const stream_ref& stream) = 0;
+  /// The stream with its number. Called without the lock; may ask the driver.
+  [[nodiscard]] virtual result<identified_stream> identify(const stream_ref& stream) = 0;
   /// What the caches counted goes into the accounts. Called while all caches are stopped.
   virtual void settle_caches() noexcept = 0;
   /// The record of a live block, or why the address is not that of one.

@@ -155,7 +155,8 @@ memory_report inspector::explain(bytes size, const stream_ref& stream) {
   memory_report about;
   about.requested = size;
   if (!core_.usable()) return about;
-  const stream_id caller = host_.id_of(stream);
+  const auto known = host_.identify(stream);
+  const stream_id caller = known ? known->id : stream_id{};
   const detail::mutex_lock lock{core_.mutex_};
   if (!core_.usable()) return about;
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};

@@ -251,7 +251,7 @@ result<bool> central_heap::wait_for_oldest(pool_state& asking, wait_bound& bound
   if (!order_.paused() && !order_.any_behind()) {
     // What a look completes without a mark is reached as well: the guards of a graph's pool, say.
     if (retire_unnoticed() || was_behind) return true;
-    return wait_for_graphs(asking, bound, driver);
+    return capture_pools_.wait_for_graphs(asking, bound, driver);
   }
   while (!order_.paused() && order_.any_behind()) {
     const auto until = bound.until(order_);
@@ -276,15 +276,6 @@ result<bool> central_heap::wait_for_oldest(pool_state& asking, wait_bound& bound
     return true;
   }
   return false;
-}
-
-/// The last replay of a graph that was destroyed holds its memory, and no stamp tells of that work.
-result<bool> central_heap::wait_for_graphs(pool_state& asking, wait_bound& bound,
-                                           driver_access& driver) {
-  if (!captures_.any_tied() || !bound.first_wait_for_graphs()) return false;
-  const pool_hold held{*this, asking};
-  WEIR_TRY(wait_for_all_work(driver));
-  return notice_ended_graphs();
 }
 
 }}}  // namespace weir::v0::heap

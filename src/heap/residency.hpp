@@ -53,7 +53,6 @@ class residency_host {
   virtual void flush_caches() noexcept = 0;
   /// Tells the caches which tags they do not serve; the caller has stopped them.
   virtual void update_limits() noexcept = 0;
-  virtual void sweep_graphs() noexcept = 0;
   [[nodiscard]] virtual result<bool> any_capturing(driver_access& driver) = 0;
 
   /// Room from what others cache, and from releases that other threads make now. False: there is

@@ -26,7 +26,7 @@ result<void> residency::suspend_async(const pool_selection& which,
   WEIR_TRY(check_options(options));
   join_carriers();
   const detail::mutex_lock lock{core_.mutex_};
-  if (core_.captures_.ended()) host_.sweep_graphs();
+  core_.notice_ended_graphs();
   WEIR_TRY_VALUE(meant, select(which, [](const pool_state& pool) {
                    return pool.is_moving() && !pool.is_leaving();
                  }));

@@ -25,7 +25,7 @@ result<suspend_outcome> residency::suspend(const pool_selection& which,
   WEIR_TRY(core_.usable());
   WEIR_TRY(check_options(options));
   const detail::mutex_lock lock{core_.mutex_};
-  if (core_.captures_.ended()) host_.sweep_graphs();
+  core_.notice_ended_graphs();
   WEIR_TRY_VALUE(meant, select(which, [](const pool_state& pool) { return pool.is_moving(); }));
   suspend_outcome outcome;
   WEIR_TRY_VALUE(chosen, choose(meant, which, outcome));

@@ -31,7 +31,7 @@ result<bytes> central_heap::trim(bytes keep) try {
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
-  if (captures_.ended()) sweep_graphs();
+  notice_ended_graphs();
   driver_access driver{placement_.device};
   WEIR_TRY(driver.entered());
   return release_cached(keep, driver);
@@ -51,7 +51,7 @@ result<bytes> central_heap::shrink(bytes keep) try {
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
-  if (captures_.ended()) sweep_graphs();
+  notice_ended_graphs();
   driver_access driver{placement_.device};
   WEIR_TRY(driver.entered());
   const std::uint64_t before = placement_.reserved;
@@ -77,12 +77,12 @@ result<bytes> central_heap::empty_cache() try {
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
   WEIR_TRY(residency_.await_arrivals());
-  if (captures_.ended()) sweep_graphs();
+  notice_ended_graphs();
   driver_access driver{placement_.device};
   WEIR_TRY(driver.entered());
   flush_caches();
   WEIR_TRY(wait_for_streams(driver));
-  if (captures_.ended()) sweep_graphs();  // those whose last replay was waited for
+  notice_ended_graphs();  // those whose last replay was waited for
   auto released = release_down_to(0, driver);
   static_cast<void>(await_releases());  // what was cached is the driver's afterwards
   return released;

@@ -13,9 +13,9 @@ constexpr std::size_t heap_size = 4321;
 
 class answering_host final : public heap::inspector_host {
  public:
-  stream_id id_of(const stream_ref&) override {
+  result<heap::identified_stream> identify(const stream_ref&) override {
     ++identified;
-    return {};
+    return errc::bad_stream;
   }
   void settle_caches() noexcept override { ++settled; }
   result<block_index> find_live(const void*) override { return errc::double_free; }

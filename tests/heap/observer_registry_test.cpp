@@ -8,7 +8,7 @@ namespace weir::testing_support { namespace {
 
 class silent_host final : public heap::inspector_host, public heap::heap_limits_host {
  public:
-  stream_id id_of(const stream_ref&) override { return {}; }
+  result<heap::identified_stream> identify(const stream_ref&) override { return errc::bad_stream; }
   void settle_caches() noexcept override { ++settled; }
   result<heap::block_index> find_live(const void*) override { return errc::foreign_pointer; }
   const heap::pool_state* suspendable_pool(tag) const noexcept override { return nullptr; }

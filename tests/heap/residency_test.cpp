@@ -29,7 +29,6 @@ class fake_host final : public heap::residency_host {
   }
   void flush_caches() noexcept override { ++flushed; }
   void update_limits() noexcept override { ++limits_updated; }
-  void sweep_graphs() noexcept override {}
   result<bool> any_capturing(order::driver_access& /*driver*/) override { return captures; }
   result<bool> reclaim_cached(pool_state& /*asking*/, bytes /*needed*/,
                               order::driver_access& /*driver*/) override {
