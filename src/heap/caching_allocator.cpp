@@ -184,19 +184,19 @@ memory_report caching_allocator::explain(bytes size, const stream_ref& stream) c
 
 result<bytes> caching_allocator::trim(bytes keep) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->trim(keep);
+  return heap_->trimming().trim(keep);
 }
 result<bytes> caching_allocator::shrink(bytes keep) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->shrink(keep);
+  return heap_->trimming().shrink(keep);
 }
 result<bytes> caching_allocator::empty_cache(pool_id pool) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->empty_cache(pool);
+  return heap_->trimming().empty_cache(pool);
 }
 result<bytes> caching_allocator::empty_cache() const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->empty_cache();
+  return heap_->trimming().empty_cache();
 }
 result<void> caching_allocator::release_stream(const stream_ref& stream) const {
   if (heap_ == nullptr) return errc::moved_from;

@@ -105,6 +105,7 @@ central_heap::central_heap(weir::device device, const allocator_options& options
       residency_{*this, *this, backup_},
       pool_registry_{*this, *this, backup_},
       capture_pools_{*this, *this},
+      trimming_{*this, *this, pool_registry_, residency_},
       inspector_{*this, *this, sizeof(central_heap)},
       observation_{*this, inspector_, limits_} {
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
@@ -144,11 +145,6 @@ void central_heap::call_unlocked(call made, void* argument) noexcept {
   static_cast<void>(without_lock([&] { made(argument); }));
 }
 
-bool central_heap::await_releases() noexcept {
-  const order::unnamed_stream others_name_theirs{order_};
-  return releases_.wait_for_others(mutex_);
-}
-
 result<void> central_heap::close() {
   if (home_->forked()) return detail::fork_error();
   WEIR_TRY(residency_.may_wait());
@@ -159,7 +155,7 @@ result<void> central_heap::close() {
     const detail::mutex_lock lock{mutex_};
     if (closed_.exchange(true)) return {};
     residency_.end();
-    while (await_releases()) {  // those that are under way; the others find the heap closed
+    while (wait_for_releases()) {  // those that are under way; the others find the heap closed
     }
     {
       const thread_caches::stop stopped{caches_, own_cache()};
@@ -298,8 +294,49 @@ void central_heap::update_limits() noexcept {
   caches_.set_reason(thread_cache::limited, accounts_.any_limit() || residency_.any_tag_pool());
 }
 
-// --- Threads and their scopes
-// -------------------------------------------------------------------------------------
+// --- Streams that end ----------------------------------------------------------------------------
+
+result<void> central_heap::release_stream(const stream_ref& stream) try {
+  WEIR_TRY(usable());
+  WEIR_TRY_VALUE(caller, identify(stream, local()));
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  driver_access driver{placement_.device};
+  WEIR_TRY_VALUE(slot, slot_of(caller, driver));
+  WEIR_TRY(driver.entered());
+  flush_stream(slot);
+  return order_.end_stream(slot, driver.enter());
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+void central_heap::flush_stream(stream_slot slot) noexcept {
+  const thread_caches::stop stopped{caches_, own_cache()};
+  settle_caches();
+  caches_.for_each([&](thread_cache& each) {
+    mutex_.assert_held();
+    if (each.large != no_block && blocks_[each.large].stream == slot)
+      static_cast<void>(flush_large(each));
+    stream_bins* const bins = each.bins_of(slot);
+    if (bins == nullptr) return;
+    flush_bins(each, *bins);
+    each.remove_bins(bins);
+  });
+}
+
+/// Also while the heap is being closed, when it waits for streams without the lock.
+void central_heap::stream_closing(const stream_ref& stream) noexcept {
+  if (home_->forked()) return;
+  const detail::mutex_lock lock{mutex_};
+  if (stream.device() != device_) return foreign_uses_.stream_closing(stream);
+  driver_access driver{device_};
+  // Met or not: work on it may use memory that it never asked for.
+  const stream_slot known = order_.known(stream.known_id());
+  if (known != no_stream && !closed_.load(std::memory_order_relaxed)) flush_stream(known);
+  detail::report_failure(order_.end_stream(stream, driver.enter()));
+}
+
+// --- Threads -------------------------------------------------------------------------------------
 
 const pool* central_heap::scoped_pool() const noexcept {
   for (const pool_scope* scope = innermost_scope(); scope != nullptr; scope = scope->outer_) {

@@ -39,6 +39,7 @@
 //   heap_backup         host memory for contents of suspended pools         heap_backup.cpp
 //   pool_registry       creating, sharing and ending private pools          pool_registry.cpp
 //   capture_pools       pools of captures, and the graphs that keep them    capture_pools.cpp
+//   trimming            releasing free memory because somebody asks         trimming.cpp
 //   heap_limits         limits, and shares of the card's budget             heap_limits.cpp
 //   heap_callbacks      user callbacks that may free memory                 heap_callbacks.cpp
 //   observer_registry   adding and removing observers                       observer_registry.cpp
@@ -89,6 +90,7 @@
 #include "heap/residency.hpp"
 #include "heap/rung.hpp"
 #include "heap/thread_cache.hpp"
+#include "heap/trimming.hpp"
 #include "heap/vocabulary.hpp"
 #include "order/all_work_wait.hpp"
 #include "order/driver_access.hpp"
@@ -119,6 +121,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                            private heap_limits_host,
                            private pool_registry_host,
                            private capture_pools_host,
+                           private trimming_host,
                            private placement::unlocked_calls,
                            private placement::damage_sink {
  public:
@@ -168,12 +171,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   result<void> record_stream(void* pointer, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<bool> forget_uses(const void* freed) WEIR_EXCLUDES(mutex_);
 
-  // --- Trimming and the end: trim.cpp, central_heap.cpp -----------------------------------------
+  // --- The end: central_heap.cpp ----------------------------------------------------------------
 
-  result<bytes> trim(bytes keep) WEIR_EXCLUDES(mutex_);
-  result<bytes> shrink(bytes keep) WEIR_EXCLUDES(mutex_);
-  result<bytes> empty_cache() WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] result<bytes> empty_cache(pool_id id) WEIR_EXCLUDES(mutex_);
   result<void> release_stream(const stream_ref& stream) WEIR_EXCLUDES(mutex_);
   /// Waits for all work that may use the memory and gives the memory back. What may still be in
   /// use because that wait failed is kept, and the error says how much.
@@ -201,6 +200,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] pool_registry& pools() noexcept { return pool_registry_; }
   /// Captures: declaring them, their pools, and the graphs that keep these.
   [[nodiscard]] capture_pools& captures() noexcept { return capture_pools_; }
+  /// Releasing free memory to the driver.
+  [[nodiscard]] heap::trimming& trimming() noexcept { return trimming_; }
   /// The host memory for what suspended pools contain.
   [[nodiscard]] heap_backup& backup() noexcept { return backup_; }
 
@@ -259,8 +260,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   /// Of stores: the driver waits for the device before it takes memory back.
   void call_unlocked(call made, void* argument) noexcept override WEIR_UNCHECKED_LOCKING;
-  /// Waits for the releases that other threads make without the lock now. False: there are none.
-  bool await_releases() noexcept WEIR_REQUIRES(mutex_);
   /// The pool that a pool_scope of the calling thread sends its requests to; null: none.
   [[nodiscard]] const pool* scoped_pool() const noexcept;
   /// The calling thread's cache, created by its first request; null where there is none.
@@ -407,7 +406,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   // These let go of the lock while they wait, and return `closed` if the heap was closed meanwhile.
 
   /// For the streams that memory is bound to; for all work where some of them cannot be marked.
-  [[nodiscard]] result<void> wait_for_streams(driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> wait_for_streams(driver_access& driver) override WEIR_REQUIRES(mutex_);
   /// For all work that was queued on the device so far, and on others that can reach its memory.
   /// Captures stay valid.
   [[nodiscard]] result<void> wait_for_all_work(driver_access& driver) override
@@ -485,14 +484,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// Tells the caches; inside a stop.
   void update_limits() noexcept override WEIR_REQUIRES(mutex_);
 
-  // --- trim.cpp ----------------------------------------------------------------------------------
-
-  [[nodiscard]] result<bytes> release_down_to(std::uint64_t keep, driver_access& driver)
-      WEIR_REQUIRES(mutex_);
-  /// The same with what threads hold and what streams have completed by now.
-  [[nodiscard]] result<bytes> release_cached(bytes keep, driver_access& driver)
-      WEIR_REQUIRES(mutex_);
-
   // --- central_heap.cpp: what the inspector asks for ---------------------------------------------
 
   [[nodiscard]] const pool_state* suspendable_pool(tag tag) const noexcept override
@@ -512,6 +503,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   heap::residency residency_;
   pool_registry pool_registry_;
   capture_pools capture_pools_;
+  heap::trimming trimming_;
   inspector inspector_;
   observer_registry observation_;
 };

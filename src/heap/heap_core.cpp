@@ -61,6 +61,11 @@ result<void> heap_core::usable() const {
   return {};
 }
 
+bool heap_core::wait_for_releases() noexcept {
+  const order::unnamed_stream others_name_theirs{order_};
+  return releases_.wait_for_others(mutex_);
+}
+
 pool_state* heap_core::find_pool(pool_id id) const noexcept {
   const auto entry =
       std::find_if(pools_.begin(), pools_.end(), [&](const auto& each) { return each->id == id; });

@@ -57,6 +57,10 @@ class heap_core {
     return usable();
   }
 
+  /// Waits for the releases that other threads make without the lock now, and lets go of the lock
+  /// meanwhile. False: there are none.
+  bool wait_for_releases() noexcept WEIR_REQUIRES(mutex_);
+
   /// The calling thread's cache in this heap; null: it has none.
   [[nodiscard]] thread_cache* own_cache() const noexcept {
     return this_thread.owner == serial_ ? this_thread.cache : nullptr;

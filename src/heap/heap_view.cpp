@@ -31,7 +31,7 @@ bytes heap_view::reserved() const { return heap_->inspection().reserved(); }
 
 bytes heap_view::limit() const noexcept { return heap_->limits().limit(); }
 
-result<bytes> heap_view::shrink(bytes keep) const { return heap_->shrink(keep); }
+result<bytes> heap_view::shrink(bytes keep) const { return heap_->trimming().shrink(keep); }
 
 result<void> heap_view::add_share(const void* holder, bytes ceiling, neighbourhood known) const {
   return heap_->limits().add_share(holder, ceiling, std::move(known));

@@ -59,7 +59,7 @@ result<void*> memory_pool::allocate_at(void* address, bytes size, const stream_r
 result<bytes> memory_pool::empty_cache() const {
   const auto owner = owner_of(state_);
   if (owner == nullptr) return gone(state_);
-  return owner->empty_cache(state_->id());
+  return owner->trimming().empty_cache(state_->id());
 }
 
 result<void> memory_pool::set_fallback(bool value) const {

@@ -188,7 +188,7 @@ result<bytes> central_heap::release_own(pool_state& asking, driver_access& drive
 
 result<bool> central_heap::await_releases(pool_state& asking) {
   const pool_hold held{*this, asking};
-  const bool waited = await_releases();
+  const bool waited = wait_for_releases();
   WEIR_TRY(usable());
   return waited;
 }

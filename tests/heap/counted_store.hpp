@@ -9,6 +9,7 @@
 #include <string>
 
 #include "heap/private_pools.hpp"
+#include "placement/suspension.hpp"
 #include "weir/base/error.hpp"
 #include "weir/base/result.hpp"
 
@@ -22,7 +23,7 @@ struct store_record {
   std::optional<errc> refuses{};  // what release() returns
 };
 
-/// Its memory counts as reserved and can be released. Fits nothing.
+/// Its memory counts as reserved, and can be released and suspended. Fits nothing.
 class counted_store final : public placement::backing_store {
  public:
   counted_store(placement::placement_context& shared, pool_id pool, bytes size,
@@ -54,6 +55,12 @@ class counted_store final : public placement::backing_store {
     ++record_.closed;
     remove_reserved(reserved());
     return {};
+  }
+  bool can_be_suspended() const noexcept override { return true; }
+  result<placement::suspension> plan_suspend() const override { return placement::suspension{}; }
+  void apply(const placement::suspension&, bool suspended) noexcept override {
+    remove_reserved(reserved());
+    suspended_ = suspended;
   }
   std::uint64_t bound_to(order::stream_slot) const noexcept override { return 0; }
   std::uint64_t longest_fit(order::stream_slot) const noexcept override { return 0; }
