@@ -147,7 +147,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
     count_failure();
     throw;
   }
-  residency_.note_growth();
+  suspended_peak_.note_growth();
   trail_.last = search.last_rung();
   if (!room && room.code() == errc::out_of_memory) count_failure();
   if (!room) return std::move(room).error();

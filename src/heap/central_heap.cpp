@@ -102,11 +102,12 @@ central_heap::central_heap(weir::device device, const allocator_options& options
       limits_{*this, *this},
       foreign_listening_{*this},
       backup_{*this},
-      residency_{*this, *this, backup_},
+      suspended_peak_{*this},
+      residency_{*this, *this, backup_, suspended_peak_},
       pool_registry_{*this, *this, backup_},
       capture_pools_{*this, *this},
       trimming_{*this, *this, pool_registry_, residency_},
-      inspector_{*this, *this, sizeof(central_heap)},
+      inspector_{*this, *this, suspended_peak_, backup_, sizeof(central_heap)},
       observation_{*this, inspector_, limits_} {
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
   placement_.damaged = this;
@@ -268,15 +269,6 @@ error central_heap::keep_memory(error reason, driver_access& driver) noexcept {
 
 const pool_state* central_heap::suspendable_pool(tag tag) const noexcept {
   return residency_.suspendable_pool(tag);
-}
-
-inspector_host::suspension_peaks central_heap::read_suspension_peaks() const noexcept {
-  return {.with_reserved = residency_.peak_with_suspended(), .backup = backup_.held()};
-}
-
-void central_heap::reset_suspension_peaks() noexcept {
-  residency_.reset_peaks();
-  backup_.reset_peak();
 }
 
 // --- Which tags the caches may serve -------------------------------------------------------------

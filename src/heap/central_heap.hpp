@@ -15,7 +15,8 @@
 //   mutex_    |        backing_store::fit, rearrange, grow, release         placement/arena*.cpp
 //   mutex_    |          vmm::create, map, unmap: the driver                device/virtual_memory*
 //   mutex_    |        reclaimer: flush, retire, sweep, wait                reclaim.cpp
-//   mutex_    |        residency: await_residence, evict                    residency*.cpp
+//   mutex_    |        residency: await_residence                           residency.cpp
+//   mutex_    |        eviction: evict                                      eviction.cpp
 //   none      |        the user's out-of-memory callbacks                   heap_callbacks.cpp
 //   mutex_    |      hand_out           table, accounts, event              allocate.cpp
 //
@@ -34,12 +35,14 @@
 //   mutex_    |        backing_store::free                                  placement/arena.cpp
 //
 // Parts that share the state of the heap (heap_core) and stand beside that way:
-//   residency           suspending pools and bringing them back              residency*.cpp
-//   inspector           figures, snapshots, reports, error texts            inspector*.cpp
+//   residency           suspending pools and bringing them back             residency*.cpp
+//   eviction            which pool makes room for another                   eviction.cpp
 //   heap_backup         host memory for contents of suspended pools         heap_backup.cpp
+//   suspended_peak      the peak of reserved and suspended memory           suspended_peak.cpp
 //   pool_registry       creating, sharing and ending private pools          pool_registry.cpp
 //   capture_pools       pools of captures, and the graphs that keep them    capture_pools.cpp
 //   trimming            releasing free memory because somebody asks         trimming.cpp
+//   inspector           figures, snapshots, reports, error texts            inspector*.cpp
 //   heap_limits         limits, and shares of the card's budget             heap_limits.cpp
 //   heap_callbacks      user callbacks that may free memory                 heap_callbacks.cpp
 //   observer_registry   adding and removing observers                       observer_registry.cpp
@@ -171,22 +174,16 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   result<void> record_stream(void* pointer, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<bool> forget_uses(const void* freed) WEIR_EXCLUDES(mutex_);
 
-  // --- The end: central_heap.cpp ----------------------------------------------------------------
+  // --- Streams, threads and the heap itself: peers.cpp, central_heap.cpp ------------------------
 
+  [[nodiscard]] weir::device device() const noexcept { return device_; }
+  result<void> enable_peer(weir::device peer) WEIR_EXCLUDES(mutex_);
   result<void> release_stream(const stream_ref& stream) WEIR_EXCLUDES(mutex_);
   /// Waits for all work that may use the memory and gives the memory back. What may still be in
   /// use because that wait failed is kept, and the error says how much.
   result<void> close() WEIR_EXCLUDES(mutex_);
-
-  /// How much it may reserve, and the shares of the card's budget.
-  [[nodiscard]] heap_limits& limits() noexcept { return limits_; }
-  [[nodiscard]] heap_callbacks& callbacks() noexcept { return callbacks_; }
-  [[nodiscard]] observer_registry& observation() noexcept { return observation_; }
   /// Expires when the heap, which is being destroyed, has told its last event.
   [[nodiscard]] std::weak_ptr<const void> events() const noexcept { return events_; }
-  [[nodiscard]] weir::device device() const noexcept { return device_; }
-  result<void> enable_peer(weir::device peer) WEIR_EXCLUDES(mutex_);
-
   /// A weir::stream is about to be destroyed: from then on it cannot be asked.
   void stream_closing(const stream_ref& stream) noexcept override WEIR_EXCLUDES(mutex_);
   /// A thread is at its end: its cache is flushed.
@@ -204,7 +201,12 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] heap::trimming& trimming() noexcept { return trimming_; }
   /// The host memory for what suspended pools contain.
   [[nodiscard]] heap_backup& backup() noexcept { return backup_; }
-
+  /// How much it may reserve, and the shares of the card's budget.
+  [[nodiscard]] heap_limits& limits() noexcept { return limits_; }
+  /// The user's callbacks that may free memory.
+  [[nodiscard]] heap_callbacks& callbacks() noexcept { return callbacks_; }
+  /// Adding observers and removing them.
+  [[nodiscard]] observer_registry& observation() noexcept { return observation_; }
   /// What the heap holds, and why it refused something.
   [[nodiscard]] inspector& inspection() noexcept { return inspector_; }
   /// How the latest requests went. For who knows that no other thread is inside: reading it takes
@@ -466,7 +468,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   }
   [[nodiscard]] result<bool> evict(pool_state& asking, bytes needed, driver_access& driver) override
       WEIR_REQUIRES(mutex_) {
-    return residency_.evict(&asking, needed, driver);
+    return residency_.evictions().evict(&asking, needed, driver);
   }
   [[nodiscard]] result<bool> reclaim_cached(pool_state& asking, bytes needed,
                                             driver_access& driver) override WEIR_REQUIRES(mutex_);
@@ -488,9 +490,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   [[nodiscard]] const pool_state* suspendable_pool(tag tag) const noexcept override
       WEIR_REQUIRES(mutex_);
-  [[nodiscard]] suspension_peaks read_suspension_peaks() const noexcept override
-      WEIR_REQUIRES(mutex_);
-  void reset_suspension_peaks() noexcept override WEIR_REQUIRES(mutex_);
   [[nodiscard]] std::string shortage_text(bytes needed) override WEIR_REQUIRES(mutex_);
 
   search_trail trail_ WEIR_GUARDED_BY(mutex_);
@@ -500,6 +499,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   stream_slot to_share_ WEIR_GUARDED_BY(mutex_) = no_stream;  // freed enough for an event
   foreign_listening foreign_listening_;
   heap_backup backup_;
+  suspended_peak suspended_peak_;
   heap::residency residency_;
   pool_registry pool_registry_;
   capture_pools capture_pools_;

@@ -45,11 +45,10 @@ memory_stats inspector::totals() const noexcept {
       sums.stream_bound += bytes{each->memory->bound_to(slot)};
   }
   complete(sums, away);
-  const auto peaks = host_.read_suspension_peaks();
   const bytes with_suspended = sums.reserved.current + sums.suspended;
   sums.reserved_and_suspended = {
-      with_suspended, std::max({with_suspended, sums.reserved.peak, bytes{peaks.with_reserved}})};
-  sums.backup = peaks.backup;
+      with_suspended, std::max({with_suspended, sums.reserved.peak, bytes{peak_.read()}})};
+  sums.backup = backup_.held();
   core_.caches_.for_each(
       [&](const thread_cache& each) { sums.thread_cached += bytes{each.held()}; });
   sums.handles_created = core_.placement_.handles_created;
@@ -156,7 +155,8 @@ void inspector::reset_peaks() {
   host_.settle_caches();
   core_.accounts_.reset_peaks();
   core_.placement_.reserved_peak = core_.placement_.reserved;
-  host_.reset_suspension_peaks();
+  peak_.reset();
+  backup_.reset_peak();
   for (const auto& each : core_.pools_) {
     if (each->memory == nullptr) continue;
     each->memory->reset_peak();

@@ -9,8 +9,10 @@
 
 #include "base/mutex.hpp"
 #include "heap/accounts.hpp"
+#include "heap/heap_backup.hpp"
 #include "heap/heap_core.hpp"
 #include "heap/identified_stream.hpp"
+#include "heap/suspended_peak.hpp"
 #include "heap/vocabulary.hpp"
 #include "observe/misuse.hpp"
 #include "observe/shortage.hpp"
@@ -26,12 +28,6 @@ namespace weir { inline namespace v0 { namespace heap {
 /// but identify() is made with the heap's lock.
 class inspector_host {
  public:
-  /// The peaks that suspended memory is part of.
-  struct suspension_peaks {
-    std::uint64_t with_reserved = 0;  ///< the most that was reserved and suspended together
-    byte_gauge backup{};              ///< host memory that holds contents
-  };
-
   /// The stream with its number. Called without the lock; may ask the driver.
   [[nodiscard]] virtual result<identified_stream> identify(const stream_ref& stream) = 0;
   /// What the caches counted goes into the accounts. Called while all caches are stopped.
@@ -40,9 +36,6 @@ class inspector_host {
   [[nodiscard]] virtual result<block_index> find_live(const void* pointer) = 0;
   /// The pool of a tag that was declared suspendable; null if it was not.
   [[nodiscard]] virtual const pool_state* suspendable_pool(tag tag) const noexcept = 0;
-  [[nodiscard]] virtual suspension_peaks read_suspension_peaks() const noexcept = 0;
-  /// They begin again at what is the case now.
-  virtual void reset_suspension_peaks() noexcept = 0;
 
  protected:
   ~inspector_host() = default;
@@ -59,8 +52,9 @@ class inspector_host {
 class inspector {
  public:
   /// `heap_size` is the size of the object that this and the core are parts of.
-  inspector(heap_core& core, inspector_host& host, std::size_t heap_size) noexcept
-      : core_{core}, host_{host}, heap_size_{heap_size} {}
+  inspector(heap_core& core, inspector_host& host, suspended_peak& peak, heap_backup& backup,
+            std::size_t heap_size) noexcept
+      : core_{core}, host_{host}, peak_{peak}, backup_{backup}, heap_size_{heap_size} {}
   inspector(const inspector&) = delete;
   inspector& operator=(const inspector&) = delete;
 
@@ -135,6 +129,8 @@ class inspector {
 
   heap_core& core_;
   inspector_host& host_;
+  suspended_peak& peak_;
+  heap_backup& backup_;
   const std::size_t heap_size_;
   failure_record last_failure_ WEIR_GUARDED_BY(core_.mutex_);
   std::uint64_t blocks_at_reset_ WEIR_GUARDED_BY(core_.mutex_) = 0;

@@ -134,7 +134,7 @@ result<void> residency::await_residence(pool_state& pool, std::uint64_t needed) 
     }
     const bool comes_back = pool.requests == suspended_requests::resume;
     if (comes_back && away) {
-      if (!could_fit(pool, needed)) {
+      if (!eviction_.could_fit(pool, needed)) {
         const std::uint64_t missing = std::max(needed, pool.suspended_bytes());
         return error{.code = errc::out_of_memory, .requested = bytes{missing}};
       }
@@ -185,7 +185,7 @@ void residency::begin(queued_move& move, residence now) noexcept {
     each.was_suspended = each.pool->where == residence::suspended;
     each.pool->where = now;
     each.pool->moved_by = std::this_thread::get_id();
-    ever_suspended_ = true;
+    peak_.begin();
     ++moving_;
     if (each.pool->id == pool_id{}) shut_caches(true);
   }
@@ -223,24 +223,6 @@ void residency::emit_moved(memory_event_kind kind, const pool_state& pool, std::
     if (tag_pools_[i] == pool.id && pool.id != pool_id{}) of = static_cast<std::uint16_t>(i);
   core_.placement_.emit(
       {.kind = kind, .tag = of, .pool = pool.id, .size = size, .rounded = contents});
-}
-
-// --- Figures -------------------------------------------------------------------------------------
-
-std::uint64_t residency::suspended_bytes() const noexcept {
-  std::uint64_t total = 0;
-  for (const auto& each : core_.pools_) total += each->suspended_bytes();
-  return total;
-}
-
-void residency::raise_peak() noexcept {
-  with_suspended_peak_ =
-      std::max(with_suspended_peak_, core_.placement_.reserved + suspended_bytes());
-}
-
-void residency::reset_peaks() noexcept {
-  core_.mutex_.assert_held();
-  with_suspended_peak_ = core_.placement_.reserved + suspended_bytes();
 }
 
 }}}  // namespace weir::v0::heap

@@ -1,5 +1,4 @@
-// Suspending pools, bringing them back, and evicting them: who waits, who copies, and what a
-// failure leaves.
+// Suspending pools and bringing them back: who waits, who copies, and what a failure leaves.
 //
 // A pool that is suspended goes through four states (residence). A change is under way while it is
 // `suspending` or `resuming`: one thread carries it out, most of it without the heap's lock, and
@@ -25,10 +24,12 @@
 #include <variant>
 #include <vector>
 
+#include "heap/eviction.hpp"
 #include "heap/heap_backup.hpp"
 #include "heap/heap_core.hpp"
 #include "heap/queued_move.hpp"
 #include "heap/reclaimer.hpp"
+#include "heap/suspended_peak.hpp"
 #include "order/driver_access.hpp"
 #include "weir/allocator/suspend.hpp"
 #include "weir/base/result.hpp"
@@ -78,13 +79,13 @@ class residency_host {
 /// others know from pool_state::where whether their memory is there.
 ///
 /// Owned by the central heap. Any thread. "With the lock" is that of the heap's core.
-class residency {
+class residency final : private eviction_host {
  public:
   struct all_pools {};
   using pool_selection = std::variant<all_pools, tag, pool_id>;
 
-  residency(heap_core& core, residency_host& host, heap_backup& backup)
-      : core_{core}, host_{host}, backup_{backup} {}
+  residency(heap_core& core, residency_host& host, heap_backup& backup, suspended_peak& peak)
+      : core_{core}, host_{host}, backup_{backup}, peak_{peak}, eviction_{core, *this} {}
   ~residency();
   residency(const residency&) = delete;
   residency& operator=(const residency&) = delete;
@@ -124,25 +125,8 @@ class residency {
   [[nodiscard]] result<void> await_moves();
   /// Waits until pools that are on their way back have arrived.
   [[nodiscard]] result<void> await_arrivals();
-  /// Waits for a pool that is leaving already. If none is, suspends the evictable pool with the
-  /// lowest priority. Lets go of the lock meanwhile. False: no pool may be evicted, or evicting all
-  /// of them would not make room for `needed` bytes. `asking` is null if no pool of this allocator
-  /// asks.
-  [[nodiscard]] result<bool> evict(pool_state* asking, bytes needed, driver_access& driver);
-
-  /// Memory may have been taken from the driver: raises the peak of reserved and suspended
-  /// together.
-  void note_growth() noexcept {
-    core_.mutex_.assert_held();
-    if (ever_suspended_) [[unlikely]]
-      raise_peak();
-  }
-  /// The most that was reserved and suspended together, as of the last note_growth().
-  [[nodiscard]] std::uint64_t peak_with_suspended() const noexcept {
-    core_.mutex_.assert_held();
-    return with_suspended_peak_;
-  }
-  void reset_peaks() noexcept;
+  /// Suspending pools so that others find room.
+  [[nodiscard]] eviction& evictions() noexcept { return eviction_; }
 
   // --- For close() ------------------------------------------------------------------------------
 
@@ -170,9 +154,10 @@ class residency {
                                                         bool (*is_awaited)(const pool_state&))
       WEIR_REQUIRES(core_.mutex_);
   /// Whether the pool's memory is, or would be, of a kind that can be suspended.
-  [[nodiscard]] result<void> may_suspend(const pool_state& pool) const WEIR_REQUIRES(core_.mutex_);
+  [[nodiscard]] result<void> may_suspend(const pool_state& pool) const override
+      WEIR_REQUIRES(core_.mutex_);
   /// Waits until a pool has arrived where it was going, or the heap is closed; the same holds.
-  [[nodiscard]] result<void> await_move() WEIR_REQUIRES(core_.mutex_);
+  [[nodiscard]] result<void> await_move() override WEIR_REQUIRES(core_.mutex_);
   /// The move's pools are on their way from here on.
   void begin(queued_move& move, residence now) noexcept WEIR_REQUIRES(core_.mutex_);
   /// They are where they belong, and leave the move.
@@ -180,9 +165,6 @@ class residency {
   void emit_moved(memory_event_kind kind, const pool_state& pool, std::uint64_t size,
                   std::uint64_t contents) const noexcept WEIR_REQUIRES(core_.mutex_);
   void shut_caches(bool shut) noexcept WEIR_REQUIRES(core_.mutex_);
-  /// Physical memory that resume() takes, of all pools. Walks over the blocks of suspended ones.
-  [[nodiscard]] std::uint64_t suspended_bytes() const noexcept WEIR_REQUIRES(core_.mutex_);
-  void raise_peak() noexcept WEIR_REQUIRES(core_.mutex_);
 
   // --- residency_suspend.cpp --------------------------------------------------------------------
 
@@ -194,7 +176,7 @@ class residency {
   [[nodiscard]] result<void> nobody_captures(driver_access& driver) WEIR_REQUIRES(core_.mutex_);
   // These let go of the lock for the long part.
   [[nodiscard]] result<suspend_outcome> suspend_pools(const std::vector<pool_state*>& chosen,
-                                                      const suspend_options& options)
+                                                      const suspend_options& options) override
       WEIR_REQUIRES(core_.mutex_);
   [[nodiscard]] result<suspend_outcome> carry_out(queued_move& move, driver_access& driver)
       WEIR_REQUIRES(core_.mutex_);
@@ -202,13 +184,9 @@ class residency {
       WEIR_REQUIRES(core_.mutex_);
   [[nodiscard]] result<void> wait_for_users(const queued_move& move, driver_access& driver)
       WEIR_EXCLUDES(core_.mutex_);
-  [[nodiscard]] static result<void> plan_suspend(moving_pools& moves);
   [[nodiscard]] result<void> save_contents(moving_pools& moves, const suspend_options& options,
                                            backup_copies& copies, const context_scope& bound)
       WEIR_EXCLUDES(core_.mutex_);
-  [[nodiscard]] static result<void> unmap_all(moving_pools& moves,
-                                              const std::vector<vmm::access>& rights,
-                                              const context_scope& bound) noexcept;
   [[nodiscard]] bool commit(queued_move& move) WEIR_EXCLUDES(core_.mutex_);
 
   // --- residency_return.cpp ---------------------------------------------------------------------
@@ -243,18 +221,13 @@ class residency {
   [[nodiscard]] error why_not_resumed(error reason, std::uint64_t needed)
       WEIR_REQUIRES(core_.mutex_);
 
-  // --- residency_evict.cpp ----------------------------------------------------------------------
+  // --- What the eviction asks for ---------------------------------------------------------------
 
-  /// Waits if another pool is on its way out, or on its way back with all its memory.
-  [[nodiscard]] result<bool> await_leaving(const pool_state* asking) WEIR_REQUIRES(core_.mutex_);
-  [[nodiscard]] result<bool> evict_for(const pool_state* asking, std::uint64_t needed,
-                                       driver_access& driver) WEIR_REQUIRES(core_.mutex_);
-  [[nodiscard]] bool is_evictable_for(const pool_state& pool, const pool_state* asking) const
-      WEIR_REQUIRES(core_.mutex_);
-  [[nodiscard]] bool fits_beside_live(const pool_state& asking, std::uint64_t needed)
-      WEIR_REQUIRES(core_.mutex_);
-  [[nodiscard]] bool could_fit(const pool_state& asking, std::uint64_t needed)
-      WEIR_REQUIRES(core_.mutex_);
+  [[nodiscard]] result<bool> any_capturing(driver_access& driver) override
+      WEIR_REQUIRES(core_.mutex_) {
+    return host_.any_capturing(driver);
+  }
+  void flush_caches() noexcept override WEIR_REQUIRES(core_.mutex_) { host_.flush_caches(); }
 
   // --- residency_async.cpp ----------------------------------------------------------------------
 
@@ -275,13 +248,13 @@ class residency {
   heap_core& core_;
   residency_host& host_;
   heap_backup& backup_;
+  suspended_peak& peak_;
+  eviction eviction_;
   /// By tag number: the pool of a tag that was declared suspendable.
   std::vector<pool_id> tag_pools_ WEIR_GUARDED_BY(core_.mutex_);
   std::size_t moving_ WEIR_GUARDED_BY(core_.mutex_) = 0;  // pools on their way
   std::list<queued_move> queued_ WEIR_GUARDED_BY(core_.mutex_);
   std::condition_variable_any moved_;  // one of them arrived, or the heap is closed
-  bool ever_suspended_ WEIR_GUARDED_BY(core_.mutex_) = false;
-  std::uint64_t with_suspended_peak_ WEIR_GUARDED_BY(core_.mutex_) = 0;
 };
 
 }}}  // namespace weir::v0::heap

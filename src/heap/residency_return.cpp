@@ -103,10 +103,10 @@ result<bool> residency::make_room(const queued_move& move, std::uint64_t needed,
   pool_state& asking = *move.pools.front().pool;
   WEIR_TRY_VALUE(reclaimed, host_.reclaim_cached(asking, bytes{needed}, driver));
   if (reclaimed) return true;
-  WEIR_TRY_VALUE(left, await_leaving(&asking));
+  WEIR_TRY_VALUE(left, eviction_.await_leaving(&asking));
   if (left) return true;
   if (move.evicts) {
-    WEIR_TRY_VALUE(evicted, evict_for(&asking, needed, driver));
+    WEIR_TRY_VALUE(evicted, eviction_.evict_for(&asking, needed, driver));
     if (evicted) return true;
   }
   WEIR_TRY_VALUE(given, ask_neighbours(move.pools, needed));

@@ -18,6 +18,32 @@ bool all_mapped(const placement::suspension& plan) noexcept {
                      [](const suspended_place& each) { return each.mapped; });
 }
 
+/// The work of before is done.
+result<void> plan_suspend(moving_pools& moves) try {
+  for (moving_pool& each : moves) {
+    if (each.pool->memory == nullptr) continue;
+    WEIR_TRY_VALUE(plan, each.pool->memory->plan_suspend());
+    each.plan = std::move(plan);
+    each.planned = true;
+    if (each.was_suspended) each.plan.contents.clear();
+  }
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+/// Everything of all pools, or nothing.
+result<void> unmap_all(moving_pools& moves, const std::vector<vmm::access>& rights,
+                       const context_scope& bound) noexcept {
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    auto unmapped = unmap_places(moves[i].plan, rights, bound);
+    if (unmapped) continue;
+    while (i-- > 0) static_cast<void>(map_places(moves[i].plan, rights, bound));
+    return unmapped;
+  }
+  return {};
+}
+
 }  // namespace
 
 result<suspend_outcome> residency::suspend(const pool_selection& which,
@@ -172,20 +198,6 @@ bool residency::commit(queued_move& move) {
   return true;
 }
 
-/// The work of before is done.
-result<void> residency::plan_suspend(moving_pools& moves) try {
-  for (moving_pool& each : moves) {
-    if (each.pool->memory == nullptr) continue;
-    WEIR_TRY_VALUE(plan, each.pool->memory->plan_suspend());
-    each.plan = std::move(plan);
-    each.planned = true;
-    if (each.was_suspended) each.plan.contents.clear();
-  }
-  return {};
-} catch (const std::bad_alloc&) {
-  return no_host_memory();
-}
-
 result<void> residency::save_contents(moving_pools& moves, const suspend_options& options,
                                       backup_copies& copies, const context_scope& bound) {
   auto done = [&]() -> result<void> {
@@ -233,18 +245,6 @@ result<void> residency::save_contents(moving_pools& moves, const suspend_options
   if (!copies.drain(bound) && !done)
     for (moving_pool& each : moves) each.saved.clear();
   return done;
-}
-
-/// Everything of all pools, or nothing.
-result<void> residency::unmap_all(moving_pools& moves, const std::vector<vmm::access>& rights,
-                                  const context_scope& bound) noexcept {
-  for (std::size_t i = 0; i < moves.size(); ++i) {
-    auto unmapped = unmap_places(moves[i].plan, rights, bound);
-    if (unmapped) continue;
-    while (i-- > 0) static_cast<void>(map_places(moves[i].plan, rights, bound));
-    return unmapped;
-  }
-  return {};
 }
 
 }}}  // namespace weir::v0::heap

@@ -67,7 +67,7 @@ result<bytes> trimming::shrink(bytes keep) try {
   WEIR_TRY(host_.wait_for_streams(driver));
   WEIR_TRY(release_cached(keep, driver));
   while (core_.placement_.reserved > keep.count()) {
-    WEIR_TRY_VALUE(made, residency_.evict(nullptr, {}, driver));
+    WEIR_TRY_VALUE(made, residency_.evictions().evict(nullptr, {}, driver));
     if (!made) break;
   }
   return released();

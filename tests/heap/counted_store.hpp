@@ -32,6 +32,9 @@ class counted_store final : public placement::backing_store {
     add_reserved(size.count());
   }
 
+  /// So much of it is in blocks.
+  void hand_out(bytes size) noexcept { handed_out_ = size.count(); }
+
   placement::block_index fit(const placement::request&) override { return placement::no_block; }
   bool prefers_growth(const placement::request&) const override { return false; }
   result<placement::block_index> rearrange(const placement::request&, reach,

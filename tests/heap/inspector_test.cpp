@@ -20,12 +20,9 @@ class answering_host final : public heap::inspector_host {
   void settle_caches() noexcept override { ++settled; }
   result<block_index> find_live(const void*) override { return errc::double_free; }
   const pool_state* suspendable_pool(tag) const noexcept override { return nullptr; }
-  suspension_peaks read_suspension_peaks() const noexcept override { return peaks; }
-  void reset_suspension_peaks() noexcept override { peaks = {}; }
 
   int identified = 0;
   int settled = 0;
-  suspension_peaks peaks;
 };
 
 class inspector_test : public heap_test {
@@ -34,10 +31,20 @@ class inspector_test : public heap_test {
     const detail::mutex_lock lock{core.mutex_};
     core.placement_.reserved = core.placement_.reserved_peak = size.count();
   }
+  /// So much was reserved and suspended at one time.
+  void reach(bytes most) {
+    const detail::mutex_lock lock{core.mutex_};
+    const std::uint64_t before = std::exchange(core.placement_.reserved, most.count());
+    peak.begin();
+    peak.note_growth();
+    core.placement_.reserved = before;
+  }
 
   bare_core core{gpu(), {}};
   answering_host host;
-  heap::inspector inside{core, host, heap_size};
+  heap::suspended_peak peak{core};
+  heap::heap_backup backup{core};
+  heap::inspector inside{core, host, peak, backup, heap_size};
 };
 
 TEST_F(inspector_test, figures_are_those_of_the_core_and_of_the_host) {
@@ -49,12 +56,13 @@ TEST_F(inspector_test, figures_are_those_of_the_core_and_of_the_host) {
   EXPECT_EQ(inside.check(), "");
 
   reserve(6_MiB);
-  host.peaks = {.with_reserved = (9_MiB).count(), .backup = {1_MiB, 3_MiB}};
+  reach(9_MiB);
+  ASSERT_TRUE(backup.reserve(1_MiB, host_memory_kind::pageable));
   const memory_stats now = inside.stats();
   EXPECT_EQ(inside.reserved(), 6_MiB);
   EXPECT_EQ(now.cached, 6_MiB);
   EXPECT_EQ(now.reserved_and_suspended, (byte_gauge{6_MiB, 9_MiB}));
-  EXPECT_EQ(now.backup, (byte_gauge{1_MiB, 3_MiB}));
+  EXPECT_EQ(now.backup, (byte_gauge{32_MiB, 32_MiB}));
   EXPECT_EQ(inside.check(), "pools do not add up to reserved\n");
 }
 
@@ -65,7 +73,9 @@ TEST_F(inspector_test, counters_and_peaks_begin_again) {
     core.placement_.reserved = (2_MiB).count();
     core.placement_.handles_created = 3;
   }
-  host.peaks.with_reserved = (9_MiB).count();
+  reach(9_MiB);
+  ASSERT_TRUE(backup.reserve(1_MiB, host_memory_kind::pageable));
+  ASSERT_TRUE(backup.trim());
   EXPECT_EQ(inside.stats().handles_created, 3u);
   inside.reset_counters();
   inside.reset_peaks();
@@ -73,6 +83,7 @@ TEST_F(inspector_test, counters_and_peaks_begin_again) {
   EXPECT_EQ(now.handles_created, 0u);
   EXPECT_EQ(now.reserved, (byte_gauge{2_MiB, 2_MiB}));
   EXPECT_EQ(now.reserved_and_suspended, (byte_gauge{2_MiB, 2_MiB}));
+  EXPECT_EQ(now.backup, (byte_gauge{0_B, 0_B}));
 }
 
 TEST_F(inspector_test, a_failure_is_remembered_until_something_changes) {

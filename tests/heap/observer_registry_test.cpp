@@ -12,8 +12,6 @@ class silent_host final : public heap::inspector_host, public heap::heap_limits_
   void settle_caches() noexcept override { ++settled; }
   result<heap::block_index> find_live(const void*) override { return errc::foreign_pointer; }
   const heap::pool_state* suspendable_pool(tag) const noexcept override { return nullptr; }
-  suspension_peaks read_suspension_peaks() const noexcept override { return {}; }
-  void reset_suspension_peaks() noexcept override {}
   void update_limits() noexcept override {}
 
   int settled = 0;
@@ -44,7 +42,9 @@ class observer_registry_test : public heap_test {
   bare_core core{gpu(), {.limit = 512_MiB}};
   silent_host host;
   heap::heap_limits limits{core, host};
-  heap::inspector inside{core, host, 0};
+  heap::suspended_peak peak{core};
+  heap::heap_backup backup{core};
+  heap::inspector inside{core, host, peak, backup, 0};
   heap::observer_registry registry{core, inside, limits};
 };
 

@@ -75,7 +75,8 @@ class residency_test : public suspend_test {
   bare_core core{gpu(), {}};
   fake_host host;
   heap::heap_backup backup{core};
-  residency part{core, host, backup};
+  heap::suspended_peak peak{core};
+  residency part{core, host, backup, peak};
 };
 
 TEST(move_stages, change_as_the_header_draws_it) {
@@ -179,27 +180,22 @@ TEST_F(residency_test, what_has_no_memory_is_not_evicted) {
   ASSERT_TRUE(part.declare_suspendable(weights, {.evictable = true}));
   order::driver_access driver{gpu()};
   const detail::mutex_lock lock{core.mutex_};
-  EXPECT_FALSE(part.evict(nullptr, {}, driver).value());
+  EXPECT_FALSE(part.evictions().evict(nullptr, {}, driver).value());
 }
 
-TEST_F(residency_test, the_peak_of_reserved_and_suspended_counts_once_something_was_suspended) {
+TEST_F(residency_test, the_peak_of_reserved_and_suspended_begins_with_the_first_suspension) {
   ASSERT_TRUE(part.declare_suspendable(weights, {}));
   const auto peak_at = [&](std::uint64_t reserved) {
     const detail::mutex_lock lock{core.mutex_};
     core.placement_.reserved = reserved;
-    part.note_growth();
+    peak.note_growth();
     core.placement_.reserved = 0;
-    return part.peak_with_suspended();
+    return peak.read();
   };
   EXPECT_EQ(peak_at(5), 0u) << "until then it is that of what is reserved";
   ASSERT_TRUE(part.suspend(weights, {}));
   EXPECT_EQ(peak_at(5), 5u);
   EXPECT_EQ(peak_at(3), 5u);
-  {
-    const detail::mutex_lock lock{core.mutex_};
-    part.reset_peaks();
-  }
-  EXPECT_EQ(peak_at(3), 3u);
 }
 
 }}  // namespace weir::testing_support

@@ -86,7 +86,8 @@ class trimming_test : public heap_test {
   bare_core core{gpu(), {}};
   trimmed_heap host;
   heap::heap_backup backup{core};
-  heap::residency suspended{core, host, backup};
+  heap::suspended_peak peak{core};
+  heap::residency suspended{core, host, backup, peak};
   heap::pool_registry pools{core, host, backup};
   heap::trimming part{core, host, pools, suspended};
 

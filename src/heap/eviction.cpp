@@ -1,17 +1,20 @@
-// Eviction: which pool makes room for another.
+// What may be evicted, whether that would help, and waiting for what leaves anyway.
+#include "heap/eviction.hpp"
+
 #include <algorithm>
 #include <optional>
 #include <thread>
-#include <vector>
 
-#include "heap/residency.hpp"
+#include "heap/backup.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
 
-bool residency::is_evictable_for(const pool_state& pool, const pool_state* asking) const {
+using order::driver_access;
+
+bool eviction::is_evictable_for(const pool_state& pool, const pool_state* asking) const {
   const auto& rules = pool.suspendable;
   if (!rules || !rules->evictable || pool.where != residence::resident) return false;
-  if (&pool == asking || pool.reserved() == 0 || !may_suspend(pool)) return false;
+  if (&pool == asking || pool.reserved() == 0 || !host_.may_suspend(pool)) return false;
   const bool bound_by_priority =
       asking != nullptr && asking->suspendable && asking->suspendable->evictable;
   return !bound_by_priority || rules->priority < asking->suspendable->priority;
@@ -20,7 +23,7 @@ bool residency::is_evictable_for(const pool_state& pool, const pool_state* askin
 /// Whether `needed` bytes would fit under the limit and on the device if every pool that may be
 /// evicted for them were suspended. Pools on their way and memory that waits for streams count as
 /// gone.
-bool residency::fits_beside_live(const pool_state& asking, std::uint64_t needed) {
+bool eviction::fits_beside_live(const pool_state& asking, std::uint64_t needed) {
   const auto stays = [&](const pool_state& pool) {
     core_.mutex_.assert_held();
     if (pool.memory == nullptr || pool.source != nullptr || pool.is_moving()) return false;
@@ -45,14 +48,16 @@ bool residency::fits_beside_live(const pool_state& asking, std::uint64_t needed)
 }
 
 /// The same without what threads cache, which counts as handed out.
-bool residency::could_fit(const pool_state& asking, std::uint64_t needed) {
+bool eviction::could_fit(const pool_state& asking, std::uint64_t needed) {
+  core_.mutex_.assert_held();
   if (fits_beside_live(asking, needed)) return true;
   host_.flush_caches();
   return fits_beside_live(asking, needed);
 }
 
-result<bool> residency::evict_for(const pool_state* asking, std::uint64_t needed,
-                                  driver_access& driver) {
+result<bool> eviction::evict_for(const pool_state* asking, std::uint64_t needed,
+                                 driver_access& driver) {
+  core_.mutex_.assert_held();
   if (asking != nullptr && !could_fit(*asking, needed)) return false;
   std::vector<pool_id> tried;
   for (;;) {
@@ -68,14 +73,14 @@ result<bool> residency::evict_for(const pool_state* asking, std::uint64_t needed
     if (capturing) return false;
     tried.push_back(victim->id);
     const suspend_options how = victim->suspendable->eviction;
-    const auto outcome = suspend_pools({victim}, how);
+    const auto outcome = host_.suspend_pools({victim}, how);
     if (outcome && outcome->released != bytes{}) return true;
     WEIR_TRY(core_.usable());
     // One whose contents find no place stays; the next one may go.
   }
 }
 
-result<bool> residency::evict(pool_state* asking, bytes needed, driver_access& driver) {
+result<bool> eviction::evict(pool_state* asking, bytes needed, driver_access& driver) {
   core_.mutex_.assert_held();
   std::optional<pool_hold> held;
   if (asking != nullptr) held.emplace(core_, *asking);
@@ -87,7 +92,8 @@ result<bool> residency::evict(pool_state* asking, bytes needed, driver_access& d
 /// What is on its way out anyway comes before what would have to go, whoever suspends it. So does
 /// what is on its way back and has all its memory: some of it may be free. False: nothing is, or a
 /// progress callback asks, which cannot wait.
-result<bool> residency::await_leaving(const pool_state* asking) {
+result<bool> eviction::await_leaving(const pool_state* asking) {
+  core_.mutex_.assert_held();
   const auto self = std::this_thread::get_id();
   const auto leaves = [&](const auto& each) {
     if (each.get() == asking) return false;
@@ -96,7 +102,7 @@ result<bool> residency::await_leaving(const pool_state* asking) {
   };
   if (heap_of_progress == &core_ || std::none_of(core_.pools_.begin(), core_.pools_.end(), leaves))
     return false;
-  WEIR_TRY(await_move());
+  WEIR_TRY(host_.await_move());
   return true;
 }
 
