@@ -17,6 +17,7 @@
 #include "observe/misuse.hpp"
 #include "order/driver_access.hpp"
 #include "order/stream_order.hpp"
+#include "order/stream_waiter.hpp"
 #include "pools/block_source.hpp"
 #include "pools/memory_home.hpp"
 #include "pools/size_bins.hpp"
@@ -51,7 +52,9 @@ struct cache_limits {
 ///
 /// To release blocks needs no host memory. Shared by pools and owners; any thread. After close()
 /// live blocks are still taken back; in a forked child nothing is touched.
-class block_cache final : public memory_home, private detail::stream_listener {
+class block_cache final : public memory_home,
+                          private detail::stream_listener,
+                          private order::stream_waiter_host {
  public:
   [[nodiscard]] static result<std::shared_ptr<block_cache>> create(weir::device device,
                                                                    block_source source,
@@ -146,7 +149,7 @@ class block_cache final : public memory_home, private detail::stream_listener {
   }
   /// closed: the pool serves no more requests.
   [[nodiscard]] result<void> usable() const WEIR_REQUIRES(mutex_);
-  void retire() WEIR_REQUIRES(mutex_);
+  void retire() override WEIR_REQUIRES(mutex_);
   [[nodiscard]] bool others_completed(block& pending) const noexcept WEIR_REQUIRES(mutex_);
   /// A cached block that is free for the request once it was asked how far the streams have come.
   [[nodiscard]] result<block*> poll_for_cached(const block_request& request, driver_access& driver)
@@ -209,6 +212,7 @@ class block_cache final : public memory_home, private detail::stream_listener {
   cache_limits limits_ WEIR_GUARDED_BY(mutex_);
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
   order::stream_order order_ WEIR_GUARDED_BY(mutex_);
+  order::stream_waiter waiter_ WEIR_GUARDED_BY(mutex_){mutex_, order_, *this};
   std::optional<weir::stream> stand_in_ WEIR_GUARDED_BY(mutex_);  // see stand_in_slot()
   block_table blocks_ WEIR_GUARDED_BY(mutex_);
   size_bins cached_ WEIR_GUARDED_BY(mutex_);

@@ -1,5 +1,4 @@
 // How far streams have come, and what that makes of the blocks they freed.
-#include "order/all_work_wait.hpp"
 #include "pools/block_cache.hpp"
 
 namespace weir { inline namespace v0 { namespace pools {
@@ -58,11 +57,7 @@ result<block*> block_cache::poll_for_cached(const block_request& request, driver
 }
 
 result<void> block_cache::update_progress(stream_slot spared, driver_access& driver) {
-  if (order_.any_behind()) {
-    WEIR_TRY(driver.entered());
-    WEIR_TRY(order_.close_others(spared, driver.enter()));
-    WEIR_TRY(order_.poll(driver.enter()));
-  }
+  WEIR_TRY(waiter_.poll(spared, driver));
   retire();
   return {};
 }
@@ -71,22 +66,7 @@ result<void> block_cache::wait_for_streams(driver_access& driver) {
   WEIR_TRY(driver.entered());
   WEIR_TRY(update_progress(no_stream, driver));
   WEIR_TRY(wait_for_foreign_streams());
-  if (!order_.any_behind()) return {};
-  const order::epoch until = order_.last_ended();
-  const order::awaited_marks marks = order_.unreached_marks();
-  result<void> waited;
-  static_cast<void>(without_lock([&] { waited = marks.wait(); }));
-  WEIR_TRY(waited);
-  WEIR_TRY(order_.poll(driver.enter()));
-  retire();
-  if (!order_.any_behind(until)) return {};
-  // Streams that cannot be marked: only a wait for all work tells about them.
-  const order::all_work_wait work{order_, driver.enter()};
-  static_cast<void>(without_lock([&] { waited = work.wait(driver.enter()); }));
-  WEIR_TRY(waited);
-  work.apply(order_);
-  retire();
-  return {};
+  return waiter_.wait_for_streams(driver);
 }
 
 result<void> block_cache::wait_for_foreign_streams() {
