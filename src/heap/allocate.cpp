@@ -32,7 +32,7 @@ result<void*> central_heap::slow_allocate(bytes size, const stream_ref& stream, 
   WEIR_TRY_VALUE(wanted, make_request(size, alignment));
   if (size == bytes{}) return nullptr;
   thread_cache* const cache = local();
-  WEIR_TRY_VALUE(caller, identify(stream, cache));
+  WEIR_TRY_VALUE(caller, heap::identify(*this, stream, cache));
   const bool chosen = from != nullptr;
   if (!chosen) from = scoped_pool();
 
@@ -65,7 +65,7 @@ result<void*> central_heap::allocate_at(std::uint64_t address, bytes size, const
     return error{.code = errc::bad_alignment, .detail = "blocks begin at multiples of 512 bytes"};
   }
   WEIR_TRY_VALUE(wanted, make_request(size, bytes{unit}));
-  WEIR_TRY_VALUE(caller, identify(stream, local()));
+  WEIR_TRY_VALUE(caller, heap::identify(*this, stream, local()));
   const detail::mutex_lock lock{mutex_};
   return allocate_locked(size, wanted, caller,
                          {.from = &from, .chosen_by_user = true, .address = address}, {});
@@ -99,7 +99,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   notice_ended_graphs();
   driver_access driver{device_};
   request complete = wanted;
-  WEIR_TRY_VALUE(slot, slot_of(stream, driver));
+  WEIR_TRY_VALUE(slot, slot_of(*this, stream, driver));
   complete.stream = slot;
   order_.add_request(slot);
   const order::named_stream named{order_, slot};
@@ -155,7 +155,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   if (index == no_block) return fail(errc::out_of_memory);
   if (search.missed()) accounts_.missed(search.account());
   hand_out(index, size, search.account(), search.pool(), order_.id(slot), cache);
-  if (!search.pool().retains) share_if_due();
+  if (!search.pool().retains) progress_.share_if_due();
   return reinterpret_cast<void*>(blocks_[index].address);
 }
 
@@ -168,7 +168,7 @@ void central_heap::enter_block(block& block, block_index index, bytes size, acco
   block.out.home = 0;
   table_.insert(block.address, index);
   // Whatever the account: what the thread freed into its cache is not live beside the block.
-  if (thread_cache* const own = own_cache()) fold(*own);
+  if (thread_cache* const own = own_cache()) flusher_.fold(*own);
   accounts_.allocated(account, size.count(), block.size());
   ++from.blocks;
 }
@@ -183,14 +183,14 @@ void central_heap::hand_out(block_index index, bytes size, account_number accoun
     count_in(*cache, account);
     if (account < cache->delta_count && block.units <= most_binned_units)
       block.out.home = cache->home();
-    static_cast<void>(ensure_bins(*cache, stream, block.stream));
+    static_cast<void>(flusher_.ensure_bins(*cache, stream, block.stream));
   }
   emit(memory_event_kind::allocate, block, stream, account);
 }
 
 void central_heap::count_more_in(thread_cache& cache, account_number account) noexcept {
   const std::uint32_t before = cache.delta_count;
-  fold(cache);
+  flusher_.fold(cache);
   if (!cache.make_room(account)) return;
   for (std::uint32_t i = before; i < cache.delta_count; ++i)
     cache.limits[i] = is_apart(static_cast<std::uint16_t>(i));

@@ -98,6 +98,8 @@ result<std::shared_ptr<central_heap>> central_heap::create(weir::device device,
 
 central_heap::central_heap(weir::device device, const allocator_options& options)
     : heap_core{device, options},
+      flusher_{*this, *this},
+      progress_{*this, *this},
       callbacks_{*this},
       limits_{*this, *this},
       foreign_listening_{*this},
@@ -161,8 +163,8 @@ result<void> central_heap::close() {
     {
       const thread_caches::stop stopped{caches_, own_cache()};
       caches_.set_reason(thread_cache::closed, true);
-      settle_caches();
-      static_cast<void>(flush_all());
+      flusher_.settle_caches();
+      static_cast<void>(flusher_.flush_all());
     }
     try {
       outcome = release_all(leaked);
@@ -215,11 +217,11 @@ result<void> central_heap::release_all(std::optional<error>& leaked) {
 result<void> central_heap::wait_before_release(driver_access& driver) try {
   order_.end_pauses();
   static_cast<void>(order_.mark_streams(driver.enter()));
-  const order::all_work_wait work{order_, driver.enter(), other_devices()};
+  const order::all_work_wait work{order_, driver.enter(), progress_.other_devices()};
   result<void> waited;
   static_cast<void>(without_lock([&] { waited = work.wait(driver.enter()); }));
   WEIR_TRY(waited);
-  learn_from(work);
+  progress_.learn_from(work);
   return {};
 } catch (const std::bad_alloc&) {
   // A wait for this device alone needs no host memory, and is enough if no other one uses blocks.
@@ -290,30 +292,16 @@ void central_heap::update_limits() noexcept {
 
 result<void> central_heap::release_stream(const stream_ref& stream) try {
   WEIR_TRY(usable());
-  WEIR_TRY_VALUE(caller, identify(stream, local()));
+  WEIR_TRY_VALUE(caller, heap::identify(*this, stream, local()));
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
   driver_access driver{placement_.device};
-  WEIR_TRY_VALUE(slot, slot_of(caller, driver));
+  WEIR_TRY_VALUE(slot, slot_of(*this, caller, driver));
   WEIR_TRY(driver.entered());
-  flush_stream(slot);
+  flusher_.flush_stream(slot);
   return order_.end_stream(slot, driver.enter());
 } catch (const std::bad_alloc&) {
   return no_host_memory();
-}
-
-void central_heap::flush_stream(stream_slot slot) noexcept {
-  const thread_caches::stop stopped{caches_, own_cache()};
-  settle_caches();
-  caches_.for_each([&](thread_cache& each) {
-    mutex_.assert_held();
-    if (each.large != no_block && blocks_[each.large].stream == slot)
-      static_cast<void>(flush_large(each));
-    stream_bins* const bins = each.bins_of(slot);
-    if (bins == nullptr) return;
-    flush_bins(each, *bins);
-    each.remove_bins(bins);
-  });
 }
 
 /// Also while the heap is being closed, when it waits for streams without the lock.
@@ -324,7 +312,7 @@ void central_heap::stream_closing(const stream_ref& stream) noexcept {
   driver_access driver{device_};
   // Met or not: work on it may use memory that it never asked for.
   const stream_slot known = order_.known(stream.known_id());
-  if (known != no_stream && !closed_.load(std::memory_order_relaxed)) flush_stream(known);
+  if (known != no_stream && !closed_.load(std::memory_order_relaxed)) flusher_.flush_stream(known);
   detail::report_failure(order_.end_stream(stream, driver.enter()));
 }
 
@@ -368,12 +356,7 @@ thread_cache* central_heap::local() {
 void central_heap::thread_ended(thread_cache& cache) noexcept {
   if (home_->forked()) return;
   const detail::mutex_lock lock{mutex_};
-  fold(cache);
-  // Those that still hold a block of this cache find it closed, and use the lock.
-  const std::uint64_t left = cache.remote.exchange(remote_closed, std::memory_order_acquire);
-  if (left != remote_closed) flush_list(static_cast<block_index>(left), false);
-  hand_back_aside(cache);
-  static_cast<void>(flush(cache));
+  flusher_.close(cache);
   caches_.recycle(cache);
 }
 

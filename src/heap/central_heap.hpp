@@ -78,6 +78,7 @@
 #include "device/state.hpp"
 #include "heap/accounts.hpp"
 #include "heap/capture_pools.hpp"
+#include "heap/cache_flusher.hpp"
 #include "heap/foreign_uses.hpp"
 #include "heap/graph_pools.hpp"
 #include "heap/heap_backup.hpp"
@@ -92,6 +93,7 @@
 #include "heap/reclaimer.hpp"
 #include "heap/residency.hpp"
 #include "heap/rung.hpp"
+#include "heap/stream_progress.hpp"
 #include "heap/thread_cache.hpp"
 #include "heap/trimming.hpp"
 #include "heap/vocabulary.hpp"
@@ -118,6 +120,8 @@ struct allocation_stream {};
 class central_heap final : public std::enable_shared_from_this<central_heap>,
                            private heap_core,
                            private detail::stream_listener,
+                           private cache_flusher_host,
+                           private stream_progress_host,
                            private reclaimer,
                            private residency_host,
                            private inspector_host,
@@ -243,12 +247,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_EXCLUDES(mutex_);
   [[nodiscard]] bool locked_free(thread_cache& cache, void* pointer, stream_id stream,
                                  bytes expected) noexcept WEIR_EXCLUDES(mutex_);
-  /// To the cache that the blocks came from, or where that takes no more among those without a
-  /// place.
-  void hand_back_aside(thread_cache& cache) noexcept;
-  void leave_aside_unplaced(thread_cache& cache) noexcept;
   [[nodiscard]] bool free_to_owner(thread_cache& cache, block_index index, stream_bins& bins,
                                    thread_cache& owner) noexcept;
+  void flush_own_unplaced(thread_cache& own) noexcept WEIR_EXCLUDES(mutex_);
   /// Of blocks of the allocator's own pool, whose account is their tag's number.
   void emit_own(event_sink& sink, memory_event_kind kind, const block& block,
                 stream_id stream) const noexcept;
@@ -321,98 +322,46 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// Has the stores look at what was freed and is not in use any more.
   result<void> inspect_freed(driver_access& driver) WEIR_REQUIRES(mutex_);
   void on_damage(const placement::damage& found) noexcept override WEIR_UNCHECKED_LOCKING;
-  /// Puts a freed block, counted as freed, into the cache; false: there is no place for it.
-  [[nodiscard]] bool keep(thread_cache& cache, block_index index, stream_slot slot,
-                          stream_id id) noexcept WEIR_REQUIRES(mutex_);
   /// All streams that the block waited for have completed: it leaves `pending`.
-  void end_waiting(const block& block) noexcept WEIR_REQUIRES(mutex_);
-  void free_to_store(block_index index, stamp freed) noexcept WEIR_REQUIRES(mutex_);
+  void free_waited(block_index index, stamp freed) noexcept override WEIR_REQUIRES(mutex_);
+  void free_to_store(block_index index, stamp freed) noexcept override WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<block_index> find_live(const void* pointer) override WEIR_REQUIRES(mutex_);
 
   void emit_recorded(const block& block, stream_id stream) const noexcept WEIR_REQUIRES(mutex_);
 
   // --- peers.cpp: streams of other devices that use blocks ---------------------------------------
 
-  /// The other devices that can reach the memory, or whose streams are owed a wait.
-  [[nodiscard]] std::vector<weir::device> other_devices() const WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> record_foreign_stream(void* pointer, const stream_ref& stream)
       WEIR_EXCLUDES(mutex_);
 
-  // --- flush.cpp. A foreign cache is stopped. Each counts what the cache counted. ---------------
-  //
-  // Peaks are exact for one thread because of two rules. Before a central figure falls, the peaks
-  // are raised to the most that the thread's cache counted (raise_peaks). Before one rises, the
-  // cache is folded in, so that its most is not added to what was not live at the time (fold).
+  // --- What several parts ask of the caches and of streams ---------------------------------------
 
-  /// To what was live when the cache's owner had most of what it has counted.
-  void raise_peaks(const thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
-  void fold(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
-  void flush_list(block_index head, bool counted) noexcept WEIR_REQUIRES(mutex_);
-  /// Lists on their way to the store, counted. What the first block of each will touch there is
-  /// fetched when it is queued, to be here when its turn comes. They are flushed in the order they
-  /// came.
-  struct flush_queue {
-    std::array<block_index, 8> heads{};
-    std::size_t count = 0;
-  };
-  void flush_soon(block_index head, flush_queue& queue) noexcept WEIR_REQUIRES(mutex_);
-  void flush_queued(flush_queue& queue) noexcept WEIR_REQUIRES(mutex_);
-  void fetch_for_flush(const block& block) const noexcept WEIR_REQUIRES(mutex_);
-  void flush_large(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
-  void flush_unplaced(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
-  void flush_bins(thread_cache& cache, stream_bins& bins) noexcept WEIR_REQUIRES(mutex_);
-  void flush_half(thread_cache& cache, stream_bins& newest) noexcept WEIR_REQUIRES(mutex_);
-  bool flush(thread_cache& cache) noexcept override WEIR_REQUIRES(mutex_);
-  bool flush_all() noexcept override WEIR_REQUIRES(mutex_);
-  /// All that threads hold; stops them for it.
-  void flush_caches() noexcept override WEIR_REQUIRES(mutex_);
-  /// The same for one stream, which caches forget.
-  void flush_stream(stream_slot slot) noexcept WEIR_REQUIRES(mutex_);
-  void flush_own_unplaced(thread_cache& own) noexcept WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] stream_bins* ensure_bins(thread_cache& cache, stream_id id,
-                                         stream_slot slot) noexcept WEIR_REQUIRES(mutex_);
-  /// Every cache's counts and what others left in them; inside a stop.
-  void settle_caches() noexcept override WEIR_REQUIRES(mutex_);
-
-  // --- streams.cpp ------------------------------------------------------------------------------
-
-  [[nodiscard]] result<identified_stream> identify(const stream_ref& stream, thread_cache* cache);
-  /// By the calling thread.
+  bool flush(thread_cache& cache) noexcept override WEIR_REQUIRES(mutex_) {
+    return flusher_.flush(cache);
+  }
+  bool flush_all() noexcept override WEIR_REQUIRES(mutex_) { return flusher_.flush_all(); }
+  void flush_caches() noexcept override WEIR_REQUIRES(mutex_) { flusher_.flush_caches(); }
+  void settle_caches() noexcept override WEIR_REQUIRES(mutex_) { flusher_.settle_caches(); }
+  [[nodiscard]] result<bool> any_capturing(driver_access& driver) override WEIR_REQUIRES(mutex_) {
+    return progress_.any_capturing(driver);
+  }
   [[nodiscard]] result<identified_stream> identify(const stream_ref& stream) override
       WEIR_EXCLUDES(mutex_) {
-    return identify(stream, local());
+    return heap::identify(*this, stream, local());
   }
-  [[nodiscard]] result<stream_slot> slot_of(const identified_stream& stream, driver_access& driver)
-      WEIR_REQUIRES(mutex_);
-  /// What is completed becomes quiescent in the pool.
-  void retire(pool_state& pool) noexcept override WEIR_REQUIRES(mutex_);
-  bool retire_all() noexcept WEIR_REQUIRES(mutex_);
-  /// The same where no stream is behind: one that ended may have completed what was freed. True:
-  /// memory became usable by other streams.
-  bool retire_unnoticed() noexcept WEIR_REQUIRES(mutex_);
+  void retire(pool_state& pool) noexcept override WEIR_REQUIRES(mutex_) { progress_.retire(pool); }
   [[nodiscard]] result<bool> poll_streams(driver_access& driver, stream_slot spared) override
-      WEIR_REQUIRES(mutex_);
-  /// Closes the epoch of a stream that freed a lot and looks who else has come on: where streams
-  /// share memory, it should not take a miss for others to profit.
-  void share_freed(driver_access& driver) WEIR_REQUIRES(mutex_);
-  void share_if_due() noexcept WEIR_REQUIRES(mutex_) {
-    if (to_share_ != no_stream) [[unlikely]]
-      share_now();
+      WEIR_REQUIRES(mutex_) {
+    return progress_.poll_streams(driver, spared);
   }
-  void share_now() noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> any_capturing(driver_access& driver) override WEIR_REQUIRES(mutex_);
-
-  /// The wait is over, and what it waited for is completed.
-  void learn_from(const order::all_work_wait& work) noexcept WEIR_REQUIRES(mutex_);
-
-  // These let go of the lock while they wait, and return `closed` if the heap was closed meanwhile.
-
-  /// For the streams that memory is bound to; for all work where some of them cannot be marked.
-  [[nodiscard]] result<void> wait_for_streams(driver_access& driver) override WEIR_REQUIRES(mutex_);
-  /// For all work that was queued on the device so far, and on others that can reach its memory.
-  /// Captures stay valid.
+  [[nodiscard]] result<void> wait_for_streams(driver_access& driver) override
+      WEIR_REQUIRES(mutex_) {
+    return progress_.wait_for_streams(driver);
+  }
   [[nodiscard]] result<void> wait_for_all_work(driver_access& driver) override
-      WEIR_REQUIRES(mutex_);
+      WEIR_REQUIRES(mutex_) {
+    return progress_.wait_for_all_work(driver);
+  }
 
   // --- reclaim.cpp: what a search for room asks for ---------------------------------------------
 
@@ -493,10 +442,11 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] std::string shortage_text(bytes needed) override WEIR_REQUIRES(mutex_);
 
   search_trail trail_ WEIR_GUARDED_BY(mutex_);
+  cache_flusher flusher_;
+  stream_progress progress_;
   heap_callbacks callbacks_;
   std::vector<awaited_free*> awaited_frees_ WEIR_GUARDED_BY(mutex_);
   heap_limits limits_;
-  stream_slot to_share_ WEIR_GUARDED_BY(mutex_) = no_stream;  // freed enough for an event
   foreign_listening foreign_listening_;
   heap_backup backup_;
   suspended_peak suspended_peak_;

@@ -48,7 +48,7 @@ result<void> central_heap::free_checked(block_index index, stream_slot slot,
   try {
     outcome = wait_for(declared, driver);
     if (outcome && usable()) {
-      static_cast<void>(retire_all());
+      static_cast<void>(progress_.retire_all());
       outcome = inspect_freed(driver);
     }
   } catch (const std::bad_alloc&) {
@@ -95,7 +95,7 @@ result<void> central_heap::wait_for(const std::vector<stamp>& declared, driver_a
 
 result<void> central_heap::inspect_freed(driver_access& driver) {
   WEIR_TRY(driver.entered());
-  if (!pending_.empty()) WEIR_TRY(poll_streams(driver, no_stream));
+  if (!pending_.empty()) WEIR_TRY(progress_.poll_streams(driver, no_stream));
   result<void> outcome;
   for (const auto& each : pools_) {
     if (each->memory == nullptr) continue;

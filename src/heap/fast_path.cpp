@@ -64,8 +64,8 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
       .units = static_cast<std::uint32_t>(units), .alignment = 1, .stream = bins->slot};
   if (!pending_.empty() && any_pending_like(wanted, from))
     return nullptr;  // the driver knows whether it still waits
-  if (cache.unplaced != no_block) flush_unplaced(cache);
-  if (cache.large != no_block) flush_large(cache);
+  if (cache.unplaced != no_block) flusher_.flush_unplaced(cache);
+  if (cache.large != no_block) flusher_.flush_large(cache);
   const block_index index = from.memory->fit(wanted);
   if (index == no_block) return nullptr;
   trail_.last = rung::free_range;
@@ -75,7 +75,7 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
   cache.most_units.store(caches_.bound_at(placement_.reserved), std::memory_order_relaxed);
   if (units <= most_binned_units) block.out.home = cache.home();
   emit(memory_event_kind::allocate, block, stream, account);
-  share_if_due();
+  progress_.share_if_due();
   return reinterpret_cast<void*>(block.address);
 }
 
@@ -111,14 +111,14 @@ bool central_heap::locked_free(thread_cache& cache, void* pointer, stream_id str
   if (bins == nullptr) return false;
   emit(memory_event_kind::deallocate, block, bins->id, block.account);
   cache.count_free(block.account, requested, block.size());
-  if (keep(cache, index, bins->slot, bins->id)) {
-    share_if_due();
+  if (flusher_.keep(cache, index, bins->slot, bins->id)) {
+    progress_.share_if_due();
     return true;
   }
-  fold(cache);  // what others may have must not count as ours
+  flusher_.fold(cache);  // what others may have must not count as ours
   block.become(block_kind::pending);
   free_to_store(index, order_.now(bins->slot));
-  share_if_due();
+  progress_.share_if_due();
   return true;
 }
 
@@ -219,30 +219,19 @@ bool central_heap::free_to_owner(thread_cache& cache, block_index index, stream_
   if (cache.observer != nullptr)
     emit_own(*cache.observer, memory_event_kind::deallocate, block, bins.id);
   block.out.ahead = cache.left_before(index);
-  if (cache.aside.owner != &owner) hand_back_aside(cache);
+  if (cache.aside.owner != &owner) cache.hand_back_aside(blocks_);
   cache.set_aside(index, block, owner);
-  if (cache.has_enough_aside()) hand_back_aside(cache);
+  if (cache.has_enough_aside()) cache.hand_back_aside(blocks_);
   const bool enough = cache.has_enough_unplaced();
   cache.leave();
   if (enough) flush_own_unplaced(cache);
   return true;
 }
 
-void central_heap::hand_back_aside(thread_cache& cache) noexcept {
-  const auto& all = cache.aside;
-  if (all.count == 0) return;
-  if (!all.owner->push_remote(all.first, blocks_[all.last], all.units))
-    return leave_aside_unplaced(cache);
-  cache.aside = {};
-}
-
-void central_heap::leave_aside_unplaced(thread_cache& cache) noexcept {
-  const auto all = std::exchange(cache.aside, {});
-  block_index next = all.first;
-  for (std::uint32_t i = 0; i < all.count; ++i) {
-    const block_index index = std::exchange(next, blocks_[next].out.next);
-    cache.leave_unplaced(index, blocks_[index]);
-  }
+void central_heap::flush_own_unplaced(thread_cache& own) noexcept {
+  const spin_then_lock lock{mutex_};
+  ++trail_.locks;
+  flusher_.flush_unplaced(own);
 }
 
 }}}  // namespace weir::v0::heap

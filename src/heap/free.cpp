@@ -20,7 +20,7 @@ result<void> central_heap::slow_free(void* pointer, const stream_ref* stream, by
   thread_cache* const cache = local();
   std::optional<identified_stream> caller;
   if (stream != nullptr) {
-    WEIR_TRY_VALUE(known, identify(*stream, cache));
+    WEIR_TRY_VALUE(known, heap::identify(*this, *stream, cache));
     caller = known;
   }
   if (cache != nullptr) {
@@ -61,7 +61,7 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
   stream_slot slot = block.stream;
   std::optional<order::named_stream> named;
   if (stream != nullptr) {
-    WEIR_TRY_VALUE(named_slot, slot_of(*stream, driver));
+    WEIR_TRY_VALUE(named_slot, slot_of(*this, *stream, driver));
     named.emplace(order_, named_slot);
     slot = named_slot;
   }
@@ -78,7 +78,7 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
                     .detail = "the block was asked for with " + to_string(bytes{requested})};
   }
   emit(memory_event_kind::deallocate, block, order_.id(slot), block.account);
-  if (const thread_cache* const own = own_cache()) raise_peaks(*own);  // it was live until now
+  flusher_.raise_own_peaks();  // it was live until now
   accounts_.freed(block.account, requested, block.size());
   if (is_checked) {
     auto checked = free_checked(index, slot, driver);
@@ -95,38 +95,13 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
   const bool keeps = cache != nullptr && !is_private(block.account) && !captures_.any_declared() &&
                      !detect_captures_ && cache->counts(block.account) && !order_.gone(slot) &&
                      pools_.front()->where == residence::resident;
-  if (!keeps || !keep(*cache, index, slot, order_.id(slot))) {
+  if (!keeps || !flusher_.keep(*cache, index, slot, order_.id(slot))) {
     block.become(block_kind::pending);
     free_to_store(index, order_.now(slot));
     if (pools_to_sweep_) pool_registry_.sweep(driver);
   }
-  if (shares) share_if_due();
+  if (shares) progress_.share_if_due();
   return outcome;
-}
-
-bool central_heap::keep(thread_cache& cache, block_index index, stream_slot slot,
-                        stream_id id) noexcept {
-  block& block = blocks_[index];
-  stream_bins* const bins = ensure_bins(cache, id, slot);
-  if (bins == nullptr) return false;
-  if (block.units > most_binned_units) {
-    flush_large(cache);
-    cache.large = index;
-    cache.large_units = block.units;
-  } else {
-    if (cache.unplaced != no_block) flush_unplaced(cache);
-    if (block.units > cache.bound()) return false;
-    if (cache.units + block.units > cache.bound()) flush_half(cache, *bins);
-    // Beside a block of more than half the bound there may be no room for what is left, either.
-    if (cache.units + block.units > cache.bound())
-      for (const auto& each : cache.tables) flush_bins(cache, *each);
-    block.out.home = cache.home();
-    bins->push(index, block);
-    cache.units += block.units;
-  }
-  block.become(block_kind::thread_cached);
-  block.stream = slot;
-  return true;
 }
 
 void central_heap::free_recorded(block_index index, stream_slot slot,
@@ -164,7 +139,7 @@ void central_heap::free_to_store(block_index index, stamp freed) noexcept {
     freed = order_.now(freed.stream);  // a stamp that is passed already would untie it
   } else if (order_.add_freed(freed.stream, block.size(), least_shared,
                               std::max(4 * least_shared, placement_.reserved / 256))) {
-    to_share_ = freed.stream;
+    progress_.share_later(freed.stream);
   }
   from.memory->free(index, freed);
   if (from.blocks == 0 && from.holders == 0) pools_to_sweep_ = true;
@@ -174,13 +149,13 @@ result<void> central_heap::record_stream(void* pointer, const stream_ref& stream
   WEIR_TRY(usable());
   if (stream.device() != device_) return record_foreign_stream(pointer, stream);
   thread_cache* const cache = local();
-  WEIR_TRY_VALUE(caller, identify(stream, cache));
+  WEIR_TRY_VALUE(caller, heap::identify(*this, stream, cache));
   const detail::mutex_lock lock{mutex_};
   ++trail_.locks;
   WEIR_TRY(usable());
   WEIR_TRY_VALUE(index, find_live(pointer));
   driver_access driver{device_};
-  WEIR_TRY_VALUE(slot, slot_of(caller, driver));
+  WEIR_TRY_VALUE(slot, slot_of(*this, caller, driver));
   pending_.record(index, slot);
   blocks_[index].recorded = true;
   blocks_[index].out.home = 0;  // nobody frees it without looking
@@ -200,14 +175,15 @@ result<bool> central_heap::forget_uses(const void* freed) {
                                   [&](const auto& each) { return each.index == index; });
   if (index == no_block || entry == waiting.end()) return false;
   const auto taken = pending_.take(static_cast<std::size_t>(entry - waiting.begin()));
-  end_waiting(blocks_[index]);
-  free_to_store(index, order_.now(taken.freed.stream));
+  free_waited(index, order_.now(taken.freed.stream));
   return true;
 }
 
-void central_heap::end_waiting(const block& block) noexcept {
-  if (const thread_cache* const own = own_cache()) raise_peaks(*own);  // it was active until now
+void central_heap::free_waited(block_index index, stamp freed) noexcept {
+  const block& block = blocks_[index];
+  flusher_.raise_own_peaks();  // it was active until now
   accounts_.waited(block.account, block.size() - block.out.waste, block.size());
+  free_to_store(index, freed);
 }
 
 void central_heap::emit_recorded(const block& block, stream_id stream) const noexcept {

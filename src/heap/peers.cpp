@@ -38,17 +38,6 @@ result<void> central_heap::enable_peer(weir::device peer) try {
   return no_host_memory();
 }
 
-std::vector<weir::device> central_heap::other_devices() const {
-  std::vector<weir::device> others = foreign_uses_.owed_devices();
-  for (const vmm::access& each : placement_.rights) {
-    const auto reaching = home_->owner->device(device_id{each.location.id});
-    if (!reaching || *reaching == device_) continue;
-    if (std::find(others.begin(), others.end(), *reaching) == others.end())
-      others.push_back(*reaching);
-  }
-  return others;
-}
-
 result<void> central_heap::record_foreign_stream(void* pointer, const stream_ref& stream) {
   WEIR_TRY_VALUE(use, foreign_uses::describe(stream, device_));
   foreign_listening_.add(stream.device());

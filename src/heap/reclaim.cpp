@@ -49,18 +49,18 @@ store_traits central_heap::traits_of(const pool_state& pool) const {
 
 void central_heap::flush_leftovers(thread_cache& own) noexcept {
   if (own.has_remote()) own.take_in_remote(blocks_);
-  if (own.unplaced != no_block) flush_unplaced(own);
-  if (own.large != no_block) flush_large(own);
+  if (own.unplaced != no_block) flusher_.flush_unplaced(own);
+  if (own.large != no_block) flusher_.flush_large(own);
 }
 
 bool central_heap::flush_others(thread_cache* own) noexcept {
   const thread_caches::stop stopped{caches_, own};
-  return flush_all();
+  return flusher_.flush_all();
 }
 
 result<bool> central_heap::retire_completed(stream_slot spared, pool_state& asking,
                                             driver_access& driver) {
-  WEIR_TRY_VALUE(any, poll_streams(driver, spared));
+  WEIR_TRY_VALUE(any, progress_.poll_streams(driver, spared));
   if (pools_to_sweep_) WEIR_TRY(pool_registry_.sweep(asking, driver));
   return any;
 }
@@ -75,11 +75,7 @@ bool central_heap::any_pending_like(const request& wanted, const pool_state& poo
   });
 }
 
-void central_heap::retire_pending(driver_access& driver) noexcept {
-  if (!driver.entered()) return;
-  const auto grew = order_.poll(driver.enter());
-  if (grew && *grew) static_cast<void>(retire_all());
-}
+void central_heap::retire_pending(driver_access& driver) noexcept { progress_.poll_marks(driver); }
 
 bool central_heap::queues_waits() const noexcept { return placement_.queues_waits; }
 
@@ -106,8 +102,7 @@ result<bool> central_heap::take_pending_behind_waits(const request& wanted, cons
   }
   // Behind the waits the stream may use it as if it had freed it itself.
   const block_index index = pending_.take(best).index;
-  end_waiting(blocks_[index]);
-  free_to_store(index, order_.now(wanted.stream));
+  free_waited(index, order_.now(wanted.stream));
   return true;
 }
 
@@ -194,8 +189,8 @@ result<bool> central_heap::await_releases(pool_state& asking) {
 }
 
 result<bool> central_heap::reclaim_cached(pool_state& asking, bytes needed, driver_access& driver) {
-  flush_caches();
-  WEIR_TRY(poll_streams(driver, no_stream));
+  flusher_.flush_caches();
+  WEIR_TRY(progress_.poll_streams(driver, no_stream));
   WEIR_TRY(pool_registry_.sweep(asking, driver));
   WEIR_TRY_VALUE(released, release_from_others(asking, needed, driver));
   if (released != bytes{}) return true;
@@ -220,7 +215,7 @@ result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cac
   answer.claimed = claimed;
   {
     const thread_caches::stop stopped{caches_, own};
-    settle_caches();
+    flusher_.settle_caches();
   }
   const auto device_after = device_.memory_info();
   answer.freed = accounts_.total().frees != frees_before ||
@@ -228,29 +223,15 @@ result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cac
   return answer;
 }
 
-bool central_heap::retire_unnoticed() noexcept {
-  const auto bound = [&] {
-    mutex_.assert_held();
-    std::uint64_t sum = 0;
-    for (const auto& each : pools_)
-      for (stream_slot slot = 1; each->memory != nullptr && slot <= order_.count(); ++slot)
-        sum += each->memory->bound_to(slot);
-    return sum;
-  };
-  const std::uint64_t before = bound();
-  const bool taken = retire_all();
-  return taken || bound() != before;
-}
-
 result<bool> central_heap::wait_for_oldest(pool_state& asking, wait_bound& bound,
                                            driver_access& driver) {
   if (notice_ended_graphs()) return true;
   const bool was_behind = order_.any_behind();
-  WEIR_TRY_VALUE(any, poll_streams(driver, no_stream));
+  WEIR_TRY_VALUE(any, progress_.poll_streams(driver, no_stream));
   if (any) return true;
   if (!order_.paused() && !order_.any_behind()) {
     // What a look completes without a mark is reached as well: the guards of a graph's pool, say.
-    if (retire_unnoticed() || was_behind) return true;
+    if (progress_.retire_unnoticed() || was_behind) return true;
     return capture_pools_.wait_for_graphs(asking, bound, driver);
   }
   while (!order_.paused() && order_.any_behind()) {
@@ -264,15 +245,11 @@ result<bool> central_heap::wait_for_oldest(pool_state& asking, wait_bound& bound
     const order::awaited_marks oldest = order_.oldest_mark();
     if (oldest.empty()) {
       // Streams that cannot be marked: only a wait for all work tells about them.
-      WEIR_TRY(wait_for_all_work(driver));
+      WEIR_TRY(progress_.wait_for_all_work(driver));
       if (notice_ended_graphs()) return true;
       return !order_.any_behind(*until);  // what completed nothing is not worth another
     }
-    result<void> waited;
-    WEIR_TRY(without_lock([&] { waited = oldest.wait(); }));
-    WEIR_TRY(waited);
-    WEIR_TRY(order_.poll(driver.enter()));
-    static_cast<void>(retire_all());
+    WEIR_TRY(progress_.wait_for(oldest, driver));
     return true;
   }
   return false;

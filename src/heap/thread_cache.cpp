@@ -31,6 +31,22 @@ stream_bins* thread_cache::search(stream_slot slot) noexcept {
   return nullptr;
 }
 
+void thread_cache::hand_back_aside(block_store& blocks) noexcept {
+  if (aside.count == 0) return;
+  if (!aside.owner->push_remote(aside.first, blocks[aside.last], aside.units))
+    return leave_aside_unplaced(blocks);
+  aside = {};
+}
+
+void thread_cache::leave_aside_unplaced(block_store& blocks) noexcept {
+  const auto all = std::exchange(aside, {});
+  block_index next = all.first;
+  for (std::uint32_t i = 0; i < all.count; ++i) {
+    const block_index index = std::exchange(next, blocks[next].out.next);
+    leave_unplaced(index, blocks[index]);
+  }
+}
+
 void thread_cache::take_in_remote(block_store& blocks) noexcept {
   std::uint64_t seen = remote.load(std::memory_order_relaxed);
   do {
@@ -67,6 +83,11 @@ bool thread_cache::push_remote(block_index first, block& last, std::uint64_t mor
   } while (!remote.compare_exchange_weak(seen, next, std::memory_order_release,
                                          std::memory_order_relaxed));
   return true;
+}
+
+block_index thread_cache::close_remote() noexcept {
+  const std::uint64_t left = remote.exchange(remote_closed, std::memory_order_acquire);
+  return left == remote_closed ? no_block : static_cast<block_index>(left);
 }
 
 bool thread_cache::make_room(account_number account) noexcept {

@@ -196,7 +196,11 @@ class alignas(64) thread_cache {
   [[nodiscard]] bool has_enough_aside() const noexcept {
     return aside.count == most_aside || aside.units > bound() / 4;
   }
-  /// Takes in what other threads freed. What finds no place here waits in `unplaced`.
+  /// Hands what is aside back to the cache that the blocks came from. Where that takes no more,
+  /// they are left unplaced.
+  void hand_back_aside(block_store& blocks) noexcept;
+  void leave_aside_unplaced(block_store& blocks) noexcept;
+  /// Takes in what other threads freed. What finds no place here is left unplaced.
   void take_in_remote(block_store& blocks) noexcept;
 
   // --- From any thread --------------------------------------------------------------------------
@@ -205,6 +209,8 @@ class alignas(64) thread_cache {
   /// linked from `first` to `last`; they are thread_cached already and name their streams. False:
   /// the cache is closed or has enough.
   [[nodiscard]] bool push_remote(block_index first, block& last, std::uint64_t more) noexcept;
+  /// Takes no more from other threads; returns the list of what they left, not counted as freed.
+  [[nodiscard]] block_index close_remote() noexcept;
   /// For the owner, who sets a block aside: the one that it set aside eight before. Whoever takes
   /// them in comes to that one eight later, and has it fetched by then.
   [[nodiscard]] block_index left_before(block_index index) noexcept {
