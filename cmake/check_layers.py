@@ -32,7 +32,7 @@ BLOCKING_FUNCTIONS = {
     "src/placement/torch_segments_memory.cpp": ("free_without_lock",),
     "src/heap/backup.cpp": ("return_segment", "finish", "drain"),
     "src/heap/central_heap.cpp": ("wait_before_release",),
-    "src/heap/checked_free.cpp": ("wait_for",),
+    "src/heap/checked_frees.cpp": ("wait_for",),
     "src/heap/residency_suspend.cpp": ("wait_for_users",),
     "src/pools/all_devices.cpp": ("wait_for_other_devices",),
     "src/pools/block_cache_end.cpp": ("wait_for_all_users",),

@@ -104,7 +104,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   order_.add_request(slot);
   const order::named_stream named{order_, slot};
   // What waits for a later call; its trouble is not that of the request.
-  if (checks_ != debug_checks::off) static_cast<void>(inspect_freed(driver));
+  if (checks_ != debug_checks::off) static_cast<void>(checked_frees_.inspect_freed(driver));
   WEIR_TRY_VALUE(chosen, route(to.from));
   if (!capturing && (captures_.any_declared() || detect_captures_)) {
     WEIR_TRY(driver.entered());

@@ -110,9 +110,9 @@ central_heap::central_heap(weir::device device, const allocator_options& options
       capture_pools_{*this, *this},
       trimming_{*this, *this, pool_registry_, residency_},
       inspector_{*this, *this, suspended_peak_, backup_, sizeof(central_heap)},
-      observation_{*this, inspector_, limits_} {
+      observation_{*this, inspector_, limits_},
+      checked_frees_{*this, progress_, inspector_, *this} {
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
-  placement_.damaged = this;
   placement_.unlocked = this;
   if (options.debug_stacks || checks_ != debug_checks::off) {
     history_ = std::make_unique<observe::block_history>();
@@ -140,7 +140,6 @@ central_heap::~central_heap() {
   }
   // Stores that are left end with the core, after this object.
   placement_.unlocked = nullptr;
-  placement_.damaged = nullptr;
 }
 
 void central_heap::call_unlocked(call made, void* argument) noexcept {

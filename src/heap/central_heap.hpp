@@ -30,7 +30,7 @@
 //             |  slow_free              recorded streams, private pools     free.cpp
 //   mutex_    |    free_locked                                              free.cpp
 //   mutex_    |      free_recorded      waits for the recorded streams      free.cpp
-//   mutex_    |      free_checked       waits, and inspects (heap_debug)    checked_free.cpp
+//   mutex_    |      checked_frees      waits, and inspects (heap_debug)    checked_frees.cpp
 //   mutex_    |      free_to_store      stamped with the open epoch         free.cpp
 //   mutex_    |        backing_store::free                                  placement/arena.cpp
 //
@@ -79,6 +79,7 @@
 #include "heap/accounts.hpp"
 #include "heap/capture_pools.hpp"
 #include "heap/cache_flusher.hpp"
+#include "heap/checked_frees.hpp"
 #include "heap/foreign_uses.hpp"
 #include "heap/graph_pools.hpp"
 #include "heap/heap_backup.hpp"
@@ -129,8 +130,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                            private pool_registry_host,
                            private capture_pools_host,
                            private trimming_host,
-                           private placement::unlocked_calls,
-                           private placement::damage_sink {
+                           private checked_frees_host,
+                           private placement::unlocked_calls {
  public:
   [[nodiscard]] static result<std::shared_ptr<central_heap>> create(
       weir::device device, const allocator_options& options);
@@ -307,21 +308,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   void free_recorded(block_index index, stream_slot slot, driver_access& driver) noexcept
       WEIR_REQUIRES(mutex_);
 
-  // --- checked_free.cpp: blocks of stores that inspect them --------------------------------------
-
-  /// A free whose caller waits to learn whether the block was damaged.
-  struct awaited_free {
-    std::uint64_t address = 0;
-    std::optional<error> damaged{};
-  };
-  /// Lets go of the lock while it waits for the streams that were declared.
-  [[nodiscard]] result<void> free_checked(block_index index, stream_slot slot,
-                                          driver_access& driver) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void> wait_for(const std::vector<stamp>& declared, driver_access& driver)
-      WEIR_REQUIRES(mutex_);
-  /// Has the stores look at what was freed and is not in use any more.
-  result<void> inspect_freed(driver_access& driver) WEIR_REQUIRES(mutex_);
-  void on_damage(const placement::damage& found) noexcept override WEIR_UNCHECKED_LOCKING;
   /// All streams that the block waited for have completed: it leaves `pending`.
   void free_waited(block_index index, stamp freed) noexcept override WEIR_REQUIRES(mutex_);
   void free_to_store(block_index index, stamp freed) noexcept override WEIR_REQUIRES(mutex_);
@@ -389,6 +375,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<fallback_room> fit_in_fallback(const request& wanted) override
       WEIR_REQUIRES(mutex_);
+  void sweep_pools(driver_access& driver) noexcept override WEIR_REQUIRES(mutex_) {
+    pool_registry_.sweep(driver);
+  }
   [[nodiscard]] result<void> sweep_pools(pool_state& asking, driver_access& driver) override
       WEIR_REQUIRES(mutex_) {
     return pool_registry_.sweep(asking, driver);
@@ -445,7 +434,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   cache_flusher flusher_;
   stream_progress progress_;
   heap_callbacks callbacks_;
-  std::vector<awaited_free*> awaited_frees_ WEIR_GUARDED_BY(mutex_);
   heap_limits limits_;
   foreign_listening foreign_listening_;
   heap_backup backup_;
@@ -456,6 +444,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   heap::trimming trimming_;
   inspector inspector_;
   observer_registry observation_;
+  checked_frees checked_frees_;
 };
 
 }}}  // namespace weir::v0::heap

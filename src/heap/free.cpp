@@ -69,7 +69,7 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
   pool_of(block).memory->prepare_free(slot);
   const bool is_checked = pool_of(block).memory->inspects();
   if (block.recorded || is_checked) pending_.prepare(index);
-  if (is_checked) awaited_frees_.reserve(awaited_frees_.size() + 1);
+  if (is_checked) checked_frees_.prepare();
   // These may throw; from here on nothing fails.
   result<void> outcome;
   if (expected != any_size && expected.count() != requested) {
@@ -81,7 +81,7 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
   flusher_.raise_own_peaks();  // it was live until now
   accounts_.freed(block.account, requested, block.size());
   if (is_checked) {
-    auto checked = free_checked(index, slot, driver);
+    auto checked = checked_frees_.free(index, slot, driver);
     return checked ? outcome : checked;
   }
   if (block.recorded) {

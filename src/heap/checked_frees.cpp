@@ -1,10 +1,11 @@
-// Frees under heap_debug: the declared streams are waited for, the block is inspected, and what was
-// damaged is told.
+// Waiting for the streams that may use a freed block, inspecting it, and telling what was damaged.
+#include "heap/checked_frees.hpp"
+
 #include <algorithm>
+#include <memory>
 #include <new>
 #include <utility>
 
-#include "heap/central_heap.hpp"
 #include "observe/misuse.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
@@ -20,18 +21,29 @@ bool is_final(const error& reason) noexcept {
 
 }  // namespace
 
-/// Whatever fails in here, the block is freed: what cannot be waited for now (a capture, a driver
-/// in trouble, no host memory) is inspected in a later call, or when the allocator is closed.
-result<void> central_heap::free_checked(block_index index, stream_slot slot,
-                                        driver_access& driver) {
-  block& block = blocks_[index];
+checked_frees::checked_frees(heap_core& core, stream_progress& progress, const inspector& inspector,
+                             checked_frees_host& host) noexcept
+    : core_{core}, progress_{progress}, inspector_{inspector}, host_{host} {
+  core_.placement_.damaged = this;
+}
+
+checked_frees::~checked_frees() { core_.placement_.damaged = nullptr; }
+
+void checked_frees::prepare() {
+  core_.mutex_.assert_held();
+  awaited_.reserve(awaited_.size() + 1);
+}
+
+result<void> checked_frees::free(block_index index, stream_slot slot, driver_access& driver) {
+  core_.mutex_.assert_held();
+  block& block = core_.blocks_[index];
   awaited_free own{.address = block.address};
-  order::pending_frees::waiting waits = pending_.forget(index, slot, order_);
+  order::pending_frees::waiting waits = core_.pending_.forget(index, slot, core_.order_);
   std::vector<stamp> declared;
   block.recorded = false;
   block.become(block_kind::pending);
   block.stream = slot;
-  foreign_uses_.join(index, order_);
+  core_.foreign_uses_.join(index, core_.order_);
   bool waitable = true;
   try {
     declared = waits.others;
@@ -40,28 +52,28 @@ result<void> central_heap::free_checked(block_index index, stream_slot slot,
   } catch (const std::bad_alloc&) {
     waitable = false;
   }
-  pending_.add(std::move(waits));
-  accounts_.pending(block.account, block.size() - block.out.waste, block.size());
+  core_.pending_.add(std::move(waits));
+  core_.accounts_.pending(block.account, block.size() - block.out.waste, block.size());
   if (!waitable) return {};
   result<void> outcome;
-  awaited_frees_.push_back(&own);  // there is room
+  awaited_.push_back(&own);  // there is room
   try {
     outcome = wait_for(declared, driver);
-    if (outcome && usable()) {
+    if (outcome && core_.usable()) {
       static_cast<void>(progress_.retire_all());
       outcome = inspect_freed(driver);
     }
   } catch (const std::bad_alloc&) {
     outcome = no_host_memory();
   }
-  if (pools_to_sweep_ && usable()) pool_registry_.sweep(driver);
-  std::erase(awaited_frees_, &own);
+  if (core_.pools_to_sweep_ && core_.usable()) host_.sweep_pools(driver);
+  std::erase(awaited_, &own);
   if (own.damaged) return *std::move(own.damaged);
   if (!outcome && !is_final(outcome.error())) return {};
   return outcome;
 }
 
-result<void> central_heap::wait_for(const std::vector<stamp>& declared, driver_access& driver) {
+result<void> checked_frees::wait_for(const std::vector<stamp>& declared, driver_access& driver) {
   struct wait {
     std::shared_ptr<event> behind;
     stamp until;
@@ -72,8 +84,8 @@ result<void> central_heap::wait_for(const std::vector<stamp>& declared, driver_a
   result<void> outcome;
   bool all = true;  // whether all can be waited for
   for (const stamp each : declared) {
-    if (order_.stream_completed(each)) continue;
-    auto behind = order_.event_behind(each.stream, driver.enter());
+    if (core_.order_.stream_completed(each)) continue;
+    auto behind = core_.order_.event_behind(each.stream, driver.enter());
     if (!behind) outcome = std::move(behind).error();
     all = behind && *behind != nullptr;
     if (!all) break;
@@ -81,7 +93,7 @@ result<void> central_heap::wait_for(const std::vector<stamp>& declared, driver_a
   }
   if (all && !waits.empty()) {
     // What is waited for may need memory of this allocator on another thread.
-    const auto still_usable = without_lock([&] {
+    const auto still_usable = core_.without_lock([&] {
       for (const wait& each : waits)
         if (outcome) outcome = each.behind->synchronize();
     });
@@ -89,15 +101,17 @@ result<void> central_heap::wait_for(const std::vector<stamp>& declared, driver_a
   }
   const bool reached = all && outcome;
   for (wait& each : waits)
-    order_.done_waiting(std::move(each.behind), reached ? std::optional{each.until} : std::nullopt);
+    core_.order_.done_waiting(std::move(each.behind),
+                              reached ? std::optional{each.until} : std::nullopt);
   return outcome;
 }
 
-result<void> central_heap::inspect_freed(driver_access& driver) {
+result<void> checked_frees::inspect_freed(driver_access& driver) {
+  core_.mutex_.assert_held();
   WEIR_TRY(driver.entered());
-  if (!pending_.empty()) WEIR_TRY(progress_.poll_streams(driver, no_stream));
+  if (!core_.pending_.empty()) WEIR_TRY(progress_.poll_streams(driver, no_stream));
   result<void> outcome;
-  for (const auto& each : pools_) {
+  for (const auto& each : core_.pools_) {
     if (each->memory == nullptr) continue;
     auto inspected = each->memory->inspect(driver.enter());
     if (!inspected && outcome) outcome = std::move(inspected);
@@ -106,7 +120,8 @@ result<void> central_heap::inspect_freed(driver_access& driver) {
 }
 
 /// Called by stores, which need the lock themselves.
-void central_heap::on_damage(const placement::damage& found) noexcept {
+void checked_frees::on_damage(const placement::damage& found) noexcept {
+  core_.mutex_.assert_held();
   observe::damaged_block about{
       .block = {.address = found.block, .size = bytes{found.requested}, .life = {}},
       .first = found.first,
@@ -121,9 +136,9 @@ void central_heap::on_damage(const placement::damage& found) noexcept {
   }
   error told = observe::damaged(about);
   const auto awaited =
-      std::find_if(awaited_frees_.begin(), awaited_frees_.end(),
+      std::find_if(awaited_.begin(), awaited_.end(),
                    [&](const awaited_free* each) { return each->address == found.block; });
-  if (awaited == awaited_frees_.end() || found.after_free) return report_error(told);
+  if (awaited == awaited_.end() || found.after_free) return report_error(told);
   auto& known = (*awaited)->damaged;
   if (!known) {
     known = std::move(told);
