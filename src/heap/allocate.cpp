@@ -84,14 +84,6 @@ result<pool_state*> central_heap::route(const pool* from) {
   return chosen;
 }
 
-result<void> central_heap::make_table_room() {
-  if (!table_.full()) [[likely]]
-    return {};
-  const thread_caches::stop stopped{caches_, own_cache()};
-  if (!table_.grow()) return no_host_memory();
-  return {};
-}
-
 result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
                                             const identified_stream& stream, const destination& to,
                                             std::optional<capture_status> capturing) {
@@ -115,7 +107,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   const tag tag = current_tag();
   thread_cache* const cache = to.from == nullptr ? own_cache() : nullptr;
   const bool pool_is_fixed = to.chosen_by_user || chosen->retains;
-  room_search search{*this, driver, complete, *chosen, stream.ref, cache, pool_is_fixed};
+  room_search search{reclamation_, driver, complete, *chosen, stream.ref, cache, pool_is_fixed};
   if (capturing) WEIR_TRY(search.know_capture(*capturing));
   const auto count_failure = [&] {
     mutex_.assert_held();

@@ -14,7 +14,7 @@
 //   mutex_    |      room_search::find_room    rung by rung                 room_search.cpp
 //   mutex_    |        backing_store::fit, rearrange, grow, release         placement/arena*.cpp
 //   mutex_    |          vmm::create, map, unmap: the driver                device/virtual_memory*
-//   mutex_    |        reclaimer: flush, retire, sweep, wait                reclaim.cpp
+//   mutex_    |        reclamation: flush, retire, release, wait            reclamation.cpp
 //   mutex_    |        residency: await_residence                           residency.cpp
 //   mutex_    |        eviction: evict                                      eviction.cpp
 //   none      |        the user's out-of-memory callbacks                   heap_callbacks.cpp
@@ -91,7 +91,7 @@
 #include "heap/observer_registry.hpp"
 #include "heap/pool_registry.hpp"
 #include "heap/private_pools.hpp"
-#include "heap/reclaimer.hpp"
+#include "heap/reclamation.hpp"
 #include "heap/residency.hpp"
 #include "heap/rung.hpp"
 #include "heap/stream_progress.hpp"
@@ -123,8 +123,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                            private detail::stream_listener,
                            private cache_flusher_host,
                            private stream_progress_host,
-                           private reclaimer,
-                           private residency_host,
+                           private reclamation_host,
                            private inspector_host,
                            private heap_limits_host,
                            private pool_registry_host,
@@ -281,7 +280,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                                               std::optional<capture_status> capturing)
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<pool_state*> route(const pool* from) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void> make_table_room() WEIR_REQUIRES(mutex_);
   /// Into the table and the accounts.
   void enter_block(block& block, block_index index, bytes size, account_number account,
                    pool_state& from) noexcept WEIR_REQUIRES(mutex_);
@@ -322,15 +320,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   // --- What several parts ask of the caches and of streams ---------------------------------------
 
-  bool flush(thread_cache& cache) noexcept override WEIR_REQUIRES(mutex_) {
-    return flusher_.flush(cache);
-  }
-  bool flush_all() noexcept override WEIR_REQUIRES(mutex_) { return flusher_.flush_all(); }
   void flush_caches() noexcept override WEIR_REQUIRES(mutex_) { flusher_.flush_caches(); }
   void settle_caches() noexcept override WEIR_REQUIRES(mutex_) { flusher_.settle_caches(); }
-  [[nodiscard]] result<bool> any_capturing(driver_access& driver) override WEIR_REQUIRES(mutex_) {
-    return progress_.any_capturing(driver);
-  }
   [[nodiscard]] result<identified_stream> identify(const stream_ref& stream) override
       WEIR_EXCLUDES(mutex_) {
     return heap::identify(*this, stream, local());
@@ -349,32 +340,13 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
     return progress_.wait_for_all_work(driver);
   }
 
-  // --- reclaim.cpp: what a search for room asks for ---------------------------------------------
+  // --- What several parts ask of pools ------------------------------------------------------------
 
-  [[nodiscard]] store_traits traits_of(const pool_state& pool) const override WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<account_number> prepare(pool_state& pool, bytes needed,
-                                               driver_access& driver) override
-      WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
                                                  driver_access& driver) override
       WEIR_REQUIRES(mutex_) {
     return capture_pools_.find_pool(stream, slot, driver);
   }
-  void flush_leftovers(thread_cache& own) noexcept override WEIR_REQUIRES(mutex_);
-  bool flush_others(thread_cache* own) noexcept override WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> retire_completed(stream_slot spared, pool_state& asking,
-                                              driver_access& driver) override WEIR_REQUIRES(mutex_);
-  [[nodiscard]] bool any_pending_like(const request& wanted,
-                                      const pool_state& pool) const noexcept override
-      WEIR_REQUIRES(mutex_);
-  void retire_pending(driver_access& driver) noexcept override WEIR_REQUIRES(mutex_);
-  [[nodiscard]] bool queues_waits() const noexcept override WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> take_pending_behind_waits(const request& wanted,
-                                                       const pool_state& pool,
-                                                       driver_access& driver) override
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<fallback_room> fit_in_fallback(const request& wanted) override
-      WEIR_REQUIRES(mutex_);
   void sweep_pools(driver_access& driver) noexcept override WEIR_REQUIRES(mutex_) {
     pool_registry_.sweep(driver);
   }
@@ -382,40 +354,11 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_) {
     return pool_registry_.sweep(asking, driver);
   }
-  [[nodiscard]] bool may_release(const pool_state& pool) const noexcept override
+  [[nodiscard]] result<bool> wait_for_graphs(pool_state& asking, wait_bound& bound,
+                                             driver_access& driver) override
       WEIR_REQUIRES(mutex_) {
-    return pool.may_release(order_);
+    return capture_pools_.wait_for_graphs(asking, bound, driver);
   }
-  [[nodiscard]] result<bool> release_can_help(const request& wanted, const pool_state& asking,
-                                              driver_access& driver) override WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> wait_can_help(const request& wanted, const pool_state& asking,
-                                           driver_access& driver) override WEIR_REQUIRES(mutex_);
-  /// What all pools have reserved and not handed out, but for what others than the asking one keep.
-  [[nodiscard]] std::uint64_t unused(const pool_state& asking) const noexcept WEIR_REQUIRES(mutex_);
-  /// Whether the limit and the driver allow so much more.
-  [[nodiscard]] result<bool> can_take(std::uint64_t size, driver_access& driver)
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bytes> release_from_others(pool_state& asking, bytes most,
-                                                  driver_access& driver) override
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bytes> release_own(pool_state& asking, driver_access& driver) override
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> await_releases(pool_state& asking) override WEIR_REQUIRES(mutex_);
-  [[nodiscard]] std::uint64_t releases_ended() const noexcept override WEIR_REQUIRES(mutex_) {
-    return releases_.ended();
-  }
-  [[nodiscard]] result<bool> evict(pool_state& asking, bytes needed, driver_access& driver) override
-      WEIR_REQUIRES(mutex_) {
-    return residency_.evictions().evict(&asking, needed, driver);
-  }
-  [[nodiscard]] result<bool> reclaim_cached(pool_state& asking, bytes needed,
-                                            driver_access& driver) override WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
-                                                      bytes needed) override WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> ask_before_growth(pool_state& pool, bytes needed) override
-      WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> wait_for_oldest(pool_state& asking, wait_bound& bound,
-                                             driver_access& driver) override WEIR_REQUIRES(mutex_);
 
   // --- central_heap.cpp: which tags the caches may serve ----------------------------------------
 
@@ -428,7 +371,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   [[nodiscard]] const pool_state* suspendable_pool(tag tag) const noexcept override
       WEIR_REQUIRES(mutex_);
-  [[nodiscard]] std::string shortage_text(bytes needed) override WEIR_REQUIRES(mutex_);
 
   search_trail trail_ WEIR_GUARDED_BY(mutex_);
   cache_flusher flusher_;
@@ -436,6 +378,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   heap_callbacks callbacks_;
   heap_limits limits_;
   foreign_listening foreign_listening_;
+  reclamation reclamation_;
   heap_backup backup_;
   suspended_peak suspended_peak_;
   heap::residency residency_;

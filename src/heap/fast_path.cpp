@@ -62,7 +62,7 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
     return nullptr;
   const request wanted{
       .units = static_cast<std::uint32_t>(units), .alignment = 1, .stream = bins->slot};
-  if (!pending_.empty() && any_pending_like(wanted, from))
+  if (!pending_.empty() && reclamation_.any_pending_like(wanted, from))
     return nullptr;  // the driver knows whether it still waits
   if (cache.unplaced != no_block) flusher_.flush_unplaced(cache);
   if (cache.large != no_block) flusher_.flush_large(cache);

@@ -70,13 +70,10 @@ class inspecting_host final : public heap::checked_frees_host,
     freed.push_back(index);
   }
 
-  stream_id id_of(const stream_ref&) override { return {}; }
+  result<heap::identified_stream> identify(const stream_ref&) override { return errc::bad_stream; }
   void settle_caches() noexcept override {}
   result<block_index> find_live(const void*) override { return errc::double_free; }
-  bool may_release(const pool_state&) const noexcept override { return true; }
   const pool_state* suspendable_pool(tag) const noexcept override { return nullptr; }
-  suspension_peaks read_suspension_peaks() const noexcept override { return {}; }
-  void reset_suspension_peaks() noexcept override {}
 
   int swept = 0;
   std::vector<block_index> freed;
@@ -126,7 +123,9 @@ class checked_frees_test : public heap_test {
   bare_core core{gpu(), {}};
   inspecting_host host;
   heap::stream_progress progress{core, host};
-  heap::inspector inside{core, host, 0};
+  heap::heap_backup backup{core};
+  heap::suspended_peak peak{core};
+  heap::inspector inside{core, host, peak, backup, 0};
   heap::checked_frees frees{core, progress, inside, host};
   order::driver_access driver{gpu()};
   inspecting_store* store = nullptr;

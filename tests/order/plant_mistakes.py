@@ -71,9 +71,9 @@ MISTAKES = [
     ("surplus_is_everybodys", "        entered.ready = now;", "        if (!BROKEN) entered.ready = now;"),
     ("hole_forgets_its_use", "    room.relocations.push_back(entered);", "    if (BROKEN) entered.used = {};\n    room.relocations.push_back(entered);"),
     ("pending_taken_without_waits",
-     "  WEIR_TRY_VALUE(waits, placement_.wait(wanted.stream, chosen.freed, driver.enter()));\n  if (!waits) return false;\n"
+     "  WEIR_TRY_VALUE(waits, core_.placement_.wait(wanted.stream, chosen.freed, driver.enter()));\n  if (!waits) return false;\n"
      "  for (const stamp& each : chosen.others) {\n",
-     "  if (!BROKEN) {\n    WEIR_TRY_VALUE(waits, placement_.wait(wanted.stream, chosen.freed, driver.enter()));\n    if (!waits) return false;\n  }\n"
+     "  if (!BROKEN) {\n    WEIR_TRY_VALUE(waits, core_.placement_.wait(wanted.stream, chosen.freed, driver.enter()));\n    if (!waits) return false;\n  }\n"
      "  for (const stamp& each : chosen.others) {\n    if (BROKEN) break;\n"),
     ("cache_of_any_stream", "  stream_bins* const bins = cache.bins_of(stream);\n  if (bins == nullptr || !cache.counts(account)) return leave_with_nothing();",
      "  stream_bins* const bins = BROKEN ? cache.current : cache.bins_of(stream);\n  if (bins == nullptr || !cache.counts(account)) return leave_with_nothing();"),
