@@ -148,7 +148,7 @@ result<block_handles> caching_allocator::handles_under(const void* pointer) cons
 
 result<void> caching_allocator::enable_peer(weir::device other) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->enable_peer(other);
+  return heap_->peers().enable(other);
 }
 
 // --- The rest -----------------------------------------------------------------------------------

@@ -102,7 +102,6 @@ central_heap::central_heap(weir::device device, const allocator_options& options
       progress_{*this, *this},
       callbacks_{*this},
       limits_{*this, *this},
-      foreign_listening_{*this},
       reclamation_{*this, flusher_, progress_, callbacks_, residency_, inspector_, *this},
       backup_{*this},
       suspended_peak_{*this},
@@ -112,6 +111,7 @@ central_heap::central_heap(weir::device device, const allocator_options& options
       trimming_{*this, *this, pool_registry_, residency_},
       inspector_{*this, *this, suspended_peak_, backup_, sizeof(central_heap)},
       observation_{*this, inspector_, limits_},
+      peers_{*this, residency_, *this, *this},
       checked_frees_{*this, progress_, inspector_, *this} {
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
   placement_.unlocked = this;
@@ -176,7 +176,7 @@ result<void> central_heap::close() {
   // Streams that ended until now were told to the heap, which may have been waiting for them. Not
   // with the lock: the end of a stream takes it behind that of the listeners.
   detail::remove_listener(*home_, *this);
-  foreign_listening_.end();
+  peers_.stop_listening();
   for (const auto& each : shares)
     if (each.known.closed) each.known.closed();
   if (leaked) report_error(*leaked);

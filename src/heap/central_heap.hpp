@@ -89,6 +89,7 @@
 #include "heap/identified_stream.hpp"
 #include "heap/inspector.hpp"
 #include "heap/observer_registry.hpp"
+#include "heap/peer_access.hpp"
 #include "heap/pool_registry.hpp"
 #include "heap/private_pools.hpp"
 #include "heap/reclamation.hpp"
@@ -125,6 +126,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                            private stream_progress_host,
                            private reclamation_host,
                            private inspector_host,
+                           private peer_access_host,
                            private heap_limits_host,
                            private pool_registry_host,
                            private capture_pools_host,
@@ -181,7 +183,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   // --- Streams, threads and the heap itself: peers.cpp, central_heap.cpp ------------------------
 
   [[nodiscard]] weir::device device() const noexcept { return device_; }
-  result<void> enable_peer(weir::device peer) WEIR_EXCLUDES(mutex_);
   result<void> release_stream(const stream_ref& stream) WEIR_EXCLUDES(mutex_);
   /// Waits for all work that may use the memory and gives the memory back. What may still be in
   /// use because that wait failed is kept, and the error says how much.
@@ -211,6 +212,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] heap_callbacks& callbacks() noexcept { return callbacks_; }
   /// Adding observers and removing them.
   [[nodiscard]] observer_registry& observation() noexcept { return observation_; }
+  /// Access of other devices to the memory.
+  [[nodiscard]] peer_access& peers() noexcept { return peers_; }
   /// What the heap holds, and why it refused something.
   [[nodiscard]] inspector& inspection() noexcept { return inspector_; }
   /// How the latest requests went. For who knows that no other thread is inside: reading it takes
@@ -218,7 +221,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] const search_trail& trail() const noexcept WEIR_UNCHECKED_LOCKING { return trail_; }
 
  private:
-  using identified_stream = heap::identified_stream;
   /// Where a request is to be met.
   struct destination {
     const pool* from = nullptr;  // null: where it belongs
@@ -311,12 +313,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   void free_to_store(block_index index, stamp freed) noexcept override WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<block_index> find_live(const void* pointer) override WEIR_REQUIRES(mutex_);
 
-  void emit_recorded(const block& block, stream_id stream) const noexcept WEIR_REQUIRES(mutex_);
-
-  // --- peers.cpp: streams of other devices that use blocks ---------------------------------------
-
-  [[nodiscard]] result<void> record_foreign_stream(void* pointer, const stream_ref& stream)
-      WEIR_EXCLUDES(mutex_);
+  void record_use(block_index index, stream_slot slot, stream_id stream) override
+      WEIR_REQUIRES(mutex_);
 
   // --- What several parts ask of the caches and of streams ---------------------------------------
 
@@ -377,7 +375,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   stream_progress progress_;
   heap_callbacks callbacks_;
   heap_limits limits_;
-  foreign_listening foreign_listening_;
   reclamation reclamation_;
   heap_backup backup_;
   suspended_peak suspended_peak_;
@@ -387,6 +384,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   heap::trimming trimming_;
   inspector inspector_;
   observer_registry observation_;
+  peer_access peers_;
   checked_frees checked_frees_;
 };
 

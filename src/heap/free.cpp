@@ -147,7 +147,7 @@ void central_heap::free_to_store(block_index index, stamp freed) noexcept {
 
 result<void> central_heap::record_stream(void* pointer, const stream_ref& stream) try {
   WEIR_TRY(usable());
-  if (stream.device() != device_) return record_foreign_stream(pointer, stream);
+  if (stream.device() != device_) return peers_.record_stream(pointer, stream);
   thread_cache* const cache = local();
   WEIR_TRY_VALUE(caller, heap::identify(*this, stream, cache));
   const detail::mutex_lock lock{mutex_};
@@ -156,10 +156,7 @@ result<void> central_heap::record_stream(void* pointer, const stream_ref& stream
   WEIR_TRY_VALUE(index, find_live(pointer));
   driver_access driver{device_};
   WEIR_TRY_VALUE(slot, slot_of(*this, caller, driver));
-  pending_.record(index, slot);
-  blocks_[index].recorded = true;
-  blocks_[index].out.home = 0;  // nobody frees it without looking
-  emit_recorded(blocks_[index], order_.id(slot));
+  record_use(index, slot, order_.id(slot));
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory();
@@ -186,7 +183,11 @@ void central_heap::free_waited(block_index index, stamp freed) noexcept {
   free_to_store(index, freed);
 }
 
-void central_heap::emit_recorded(const block& block, stream_id stream) const noexcept {
+void central_heap::record_use(block_index index, stream_slot slot, stream_id stream) {
+  block& block = blocks_[index];
+  pending_.record(index, slot);
+  block.recorded = true;
+  block.out.home = 0;  // nobody frees it without looking
   placement_.emit({.kind = memory_event_kind::record_stream,
                    .tag = accounts_.tag_of(block.account).number(),
                    .pool = accounts_.pool_of(block.account),
