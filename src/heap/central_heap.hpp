@@ -26,7 +26,7 @@
 //   own cache |    cached_free          any stream of the thread, large     fast_path.cpp
 //   atomics   |      free_to_owner      into the cache it came from, some   fast_path.cpp
 //             |                         at a time
-//   mutex_    |    locked_free          the cache is full: flush half       fast_path.cpp
+//   mutex_    |    locked_free          the cache is full: cache_flusher    fast_path.cpp
 //             |  slow_free              recorded streams, private pools     free.cpp
 //   mutex_    |    free_locked                                              free.cpp
 //   mutex_    |      free_recorded      waits for the recorded streams      free.cpp
@@ -34,53 +34,37 @@
 //   mutex_    |      free_to_store      stamped with the open epoch         free.cpp
 //   mutex_    |        backing_store::free                                  placement/arena.cpp
 //
-// Parts that share the state of the heap (heap_core) and stand beside that way:
-//   residency           suspending pools and bringing them back             residency*.cpp
-//   eviction            which pool makes room for another                   eviction.cpp
-//   heap_backup         host memory for contents of suspended pools         heap_backup.cpp
-//   suspended_peak      the peak of reserved and suspended memory           suspended_peak.cpp
-//   pool_registry       creating, sharing and ending private pools          pool_registry.cpp
-//   capture_pools       pools of captures, and the graphs that keep them    capture_pools.cpp
-//   trimming            releasing free memory because somebody asks         trimming.cpp
-//   inspector           figures, snapshots, reports, error texts            inspector*.cpp
-//   heap_limits         limits, and shares of the card's budget             heap_limits.cpp
-//   heap_callbacks      user callbacks that may free memory                 heap_callbacks.cpp
-//   observer_registry   adding and removing observers                       observer_registry.cpp
-// Other components see the heap through heap_view.
-//
-// Words:
-//   unit          512 bytes; sizes inside the heap count in units
-//   block         a piece of address space with a record: live, cached, pending, a run or a hole
-//   run           a free piece in a store: of one stream, or quiescent
-//   epoch, stamp  a cut through time, the same for all streams; a stream and an epoch
-//   completed     all work queued by the end of an epoch is done
-//   quiescent     freed memory whose stamp is completed: any stream may use it
-//   pending       freed, but a recorded stream may still use it
-//   flush         thread cache → store;  free: user → cache or store;  trim, release: → driver
-//   handle, slot  physical memory of the driver; a granule of addresses that one is mapped to
-//   hole          addresses that no handle is mapped to as its current place
-//   store         where a pool's blocks lie: an arena, or PyTorch's segments (component placement)
-//   account       a pool and a tag, as one number; its ledger counts what is live
-//   suspended     of a pool: its memory went to the driver, its blocks and addresses stay
-//   reason        why a thread's cache must leave its fast path (thread_cache.hpp)
+// Parts that share the state of the heap (heap_core), each with a header and a source of its name:
+//   cache_flusher       thread caches to the stores, and what they counted to the accounts
+//   stream_progress     retiring what streams have completed; asking them and waiting for them
+//   reclamation         the acts that make memory free, for room_search and residency
+//   checked_frees       frees under heap_debug
+//   residency           suspending pools and bringing them back
+//   eviction            which pool makes room for another
+//   heap_backup         host memory for the contents of suspended pools
+//   suspended_peak      the peak of reserved and suspended memory together
+//   pool_registry       creating, sharing and ending private pools
+//   capture_pools       pools of captures, and the graphs that keep them
+//   trimming            releasing free memory because somebody asks for it
+//   peer_access         other devices that reach the memory
+//   inspector           figures, snapshots, reports, error texts
+//   heap_limits         limits, and shares of the card's budget
+//   heap_callbacks      user callbacks that may free memory
+//   observer_registry   adding and removing observers
+// Other components see the heap through heap_view. The words are explained in vocabulary.hpp.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
+#include <string_view>
 
 #include "base/any_size.hpp"
 #include "base/mutex.hpp"
 #include "device/state.hpp"
-#include "heap/accounts.hpp"
 #include "heap/capture_pools.hpp"
 #include "heap/cache_flusher.hpp"
 #include "heap/checked_frees.hpp"
-#include "heap/foreign_uses.hpp"
 #include "heap/graph_pools.hpp"
 #include "heap/heap_backup.hpp"
 #include "heap/heap_callbacks.hpp"
@@ -99,7 +83,6 @@
 #include "heap/thread_cache.hpp"
 #include "heap/trimming.hpp"
 #include "heap/vocabulary.hpp"
-#include "order/all_work_wait.hpp"
 #include "order/driver_access.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
@@ -282,9 +265,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                                               std::optional<capture_status> capturing)
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<pool_state*> route(const pool* from) WEIR_REQUIRES(mutex_);
-  /// Into the table and the accounts.
-  void enter_block(block& block, block_index index, bytes size, account_number account,
-                   pool_state& from) noexcept WEIR_REQUIRES(mutex_);
+  /// A block of a store becomes live: it enters the table and the accounts. `cache` is its home,
+  /// if it may have one.
   void hand_out(block_index index, bytes size, account_number account, pool_state& from,
                 stream_id stream, thread_cache* cache) noexcept WEIR_REQUIRES(mutex_);
   /// From now on the cache counts what happens to the account, if the host has memory for that.

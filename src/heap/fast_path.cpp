@@ -70,13 +70,9 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
   if (index == no_block) return nullptr;
   trail_.last = rung::free_range;
   order_.add_request(bins->slot);
-  block& block = blocks_[index];
-  enter_block(block, index, size, account, from);
-  cache.most_units.store(caches_.bound_at(placement_.reserved), std::memory_order_relaxed);
-  if (units <= most_binned_units) block.out.home = cache.home();
-  emit(memory_event_kind::allocate, block, stream, account);
+  hand_out(index, size, account, from, stream, &cache);
   progress_.share_if_due();
-  return reinterpret_cast<void*>(block.address);
+  return reinterpret_cast<void*>(blocks_[index].address);
 }
 
 bool central_heap::free_without_driver(void* pointer, const stream_ref* stream,
@@ -151,9 +147,7 @@ void* central_heap::cached_allocate(thread_cache& cache, bytes size, stream_id s
   }
   block& block = blocks_[index];
   const std::uint64_t rounded = units * unit;
-  block.become(block_kind::live);
-  block.account = account;
-  block.out.waste = static_cast<std::uint32_t>(rounded - size.count());
+  become_live(block, account, size.count(), rounded);
   cache.count_allocation(account, size.count(), rounded);
   void* const address = reinterpret_cast<void*>(block.address);
   if (cache.observer != nullptr)

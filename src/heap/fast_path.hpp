@@ -71,9 +71,7 @@ inline void* central_heap::fast_allocate(bytes size, const stream_ref& stream) n
   block& block = blocks_[index];
   bins.heads[units] = block.out.next;
   const std::uint64_t rounded = units * unit;
-  block.become(block_kind::live);
-  block.account = account;
-  block.out.waste = static_cast<std::uint32_t>(rounded - size.count());
+  become_live(block, account, size.count(), rounded);
   cache.units -= units;
   cache.count_allocation(account, size.count(), rounded);
   if constexpr (reasons == thread_cache::observed)

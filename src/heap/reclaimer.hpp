@@ -73,8 +73,9 @@ class reclaimer {
   [[nodiscard]] virtual result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
                                                          order::driver_access& driver) = 0;
 
-  /// Flushes the thread's own large block, and what others freed for it.
-  virtual void flush_leftovers(thread_cache& own) noexcept = 0;
+  /// Flushes what the thread's own cache has beside its bins: what is large or unplaced. Takes in
+  /// what is remote first.
+  virtual void flush_unbinned(thread_cache& own) noexcept = 0;
   /// Flushes a cache, or all but the caller's; true if anything was in it.
   virtual bool flush(thread_cache& cache) noexcept = 0;
   virtual bool flush_others(thread_cache* own) noexcept = 0;

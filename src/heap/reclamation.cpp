@@ -57,7 +57,7 @@ store_traits reclamation::traits_of(const pool_state& pool) const {
           .quarantine = core_.quarantine_};
 }
 
-void reclamation::flush_leftovers(thread_cache& own) noexcept {
+void reclamation::flush_unbinned(thread_cache& own) noexcept {
   core_.mutex_.assert_held();
   if (own.has_remote()) own.take_in_remote(core_.blocks_);
   if (own.unplaced != no_block) flusher_.flush_unplaced(own);

@@ -73,7 +73,7 @@ class reclamation final : public reclaimer, public residency_host {
                                                  driver_access& driver) override {
     return host_.capture_pool(stream, slot, driver);
   }
-  void flush_leftovers(thread_cache& own) noexcept override;
+  void flush_unbinned(thread_cache& own) noexcept override;
   bool flush(thread_cache& cache) noexcept override { return flusher_.flush(cache); }
   bool flush_others(thread_cache* own) noexcept override;
   [[nodiscard]] result<bool> retire_completed(stream_slot spared, pool_state& asking,

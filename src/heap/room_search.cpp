@@ -15,7 +15,7 @@ constexpr int most_awaited_releases = 8;
 result<block_index> room_search::find_room() {
   for (;;) {
     WEIR_TRY(prepare());
-    flush_leftovers();
+    flush_unbinned();
     WEIR_TRY_VALUE(rerouted_early, retire_pending());
     if (rerouted_early) continue;
     if (fit()) return found_on(rung::free_range);
@@ -93,8 +93,8 @@ result<void> room_search::prepare_again() {
   return prepare();
 }
 
-void room_search::flush_leftovers() {
-  if (own_ != nullptr) heap_.flush_leftovers(*own_);
+void room_search::flush_unbinned() {
+  if (own_ != nullptr) heap_.flush_unbinned(*own_);
 }
 
 /// Memory that its stream used already comes before memory that it never had: a program that

@@ -48,7 +48,7 @@ class room_search {
   // after an act of the store say whether there is room now.
   [[nodiscard]] result<void> prepare();
   [[nodiscard]] result<void> prepare_again();
-  void flush_leftovers();
+  void flush_unbinned();
   [[nodiscard]] result<bool> retire_pending();
   [[nodiscard]] bool fit();
   [[nodiscard]] result<bool> notice_capture();

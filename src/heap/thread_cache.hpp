@@ -1,4 +1,32 @@
 // What a thread keeps of the memory it freed, so that its next requests need no lock.
+//
+// The states of a block of the allocator's own pool, and the functions that change them:
+//
+//   stored ------------------------ fit ------------------------> live
+//     ^                                                           |  ^
+//     |                                  fast_free, cached_free,  |  |  fast_allocate,
+//     |                                                     keep  v  |  cached_allocate
+//     |<-- flush_bins, flush_half, flush_large ------------- binned, large
+//     |                                                        ^
+//     |                                         take_in_remote |
+//     |<-- close ------------------------------------------- remote <-- hand_back_aside --- aside
+//     |                                         take_in_remote |                              |
+//     |                                                        v         leave_aside_unplaced |
+//     '<-- flush_unplaced ---------------------------------- unplaced <-----------------------'
+//
+//   live ---> aside: free_to_owner, where the block's home is another thread's cache
+//   live ---> stored: locked_free, free_locked, where no cache takes it
+//
+//   stored    free memory in the pool's store
+//   live      handed out
+//   binned    in a list by size of a cache, which is the block's home
+//   large     the one block above 1 MiB that a cache keeps
+//   aside     freed by another thread than that of its home; several go home together
+//   remote    home, in the list of the cache that other threads write
+//   unplaced  found no place in its home; whoever has the lock next flushes it
+//
+// Blocks that are binned, large, aside, remote or unplaced are of kind thread_cached and stay in
+// the address table. Those that are aside, remote or unplaced are not counted as freed yet.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +50,15 @@ namespace weir { inline namespace v0 { namespace heap {
 
 /// Blocks above this size (1 MiB) are not kept by size; one of them is kept a thread.
 constexpr std::uint32_t most_binned_units = 2048;
+
+/// The block is the user's from now on, who asked for so many of its bytes. Every request that
+/// finds one ends here.
+inline void become_live(block& block, account_number account, std::uint64_t requested,
+                        std::uint64_t rounded) noexcept {
+  block.become(block_kind::live);
+  block.account = account;
+  block.out.waste = static_cast<std::uint32_t>(rounded - requested);
+}
 
 /// The blocks a thread keeps for one stream: a list for every size, last freed first.
 ///
@@ -249,7 +286,7 @@ class alignas(64) thread_cache {
   }
   event_sink* observer = nullptr;
   block_index large = no_block;
-  block_index unplaced = no_block;  // freed by others, not counted as freed yet
+  block_index unplaced = no_block;
   std::uint32_t unplaced_count = 0;
   std::uint64_t unplaced_units = 0;
   std::uint64_t large_units = 0;
@@ -267,7 +304,7 @@ class alignas(64) thread_cache {
     block_index last = no_block;
     std::uint32_t count = 0;
     std::uint64_t units = 0;
-  } aside;  // freed here, on their way to another cache; not counted as freed yet
+  } aside;
   std::array<block_index, 8> left_elsewhere{};  // see left_before()
   std::uint32_t left_count = 0;
 

@@ -177,7 +177,7 @@ TEST_F(reclamation_test, beside_the_bins_a_cache_is_flushed) {
   const block_index large = record(4096);
   mine.large = large;
   mine.large_units = 4096;
-  part.flush_leftovers(mine);
+  part.flush_unbinned(mine);
   EXPECT_THAT(host.stored, ElementsAre(unplaced, large));
   EXPECT_EQ(mine.bins_of(slot)->heads[2], remote);
   host.stored.clear();

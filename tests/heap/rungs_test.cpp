@@ -96,9 +96,9 @@ class scripted_heap final : public heap::reclaimer {
     script_.asked.push_back("capture's pool");
     return captured;
   }
-  void flush_leftovers(heap::thread_cache& own) noexcept override {
+  void flush_unbinned(heap::thread_cache& own) noexcept override {
     EXPECT_EQ(&own, own_);
-    script_.asked.push_back("leftovers");
+    script_.asked.push_back("unbinned");
   }
   bool flush(heap::thread_cache& cache) noexcept override {
     EXPECT_EQ(&cache, own_);
@@ -228,7 +228,7 @@ class rungs_test : public graph_test {
 
   /// All rungs of the allocator's own pool, none of which helps.
   static inline const names all = {"prepare",
-                                   "leftovers",
+                                   "unbinned",
                                    "fit",
                                    "retire",
                                    "flush own",
@@ -287,7 +287,7 @@ TEST_F(rungs_test, a_pending_block_of_that_size_is_looked_at_first) {
   heap.pending_like = true;
   plan.succeeds = {{"fit", 1}};
   EXPECT_EQ(search().value(), room);
-  EXPECT_THAT(plan.asked, ElementsAre("prepare", "leftovers", "retire pending", "fit"));
+  EXPECT_THAT(plan.asked, ElementsAre("prepare", "unbinned", "retire pending", "fit"));
   EXPECT_FALSE(missed);
   EXPECT_EQ(search(pool, capture_status::active).value(), room);
   EXPECT_THAT(plan.asked, ElementsAre("capture's pool", "prepare apart", "fit"))
@@ -303,7 +303,7 @@ TEST_F(rungs_test, a_capture_that_is_noticed_early_gets_its_pool_ready_first) {
   begin(on);
   EXPECT_EQ(search().value(), room);
   EXPECT_THAT(plan.asked,
-              ElementsAre("prepare", "leftovers", "capture's pool", "prepare apart", "fit"));
+              ElementsAre("prepare", "unbinned", "capture's pool", "prepare apart", "fit"));
   EXPECT_EQ(searched, &apart);
   EXPECT_EQ(account, 41u);
   destroy(end(on));
@@ -446,14 +446,14 @@ TEST_F(rungs_test, others_release_until_that_is_enough) {
 TEST_F(rungs_test, what_may_have_helped_starts_the_search_anew) {
   plan.succeeds = {{"wait", 1}, {"fit", 2}};
   EXPECT_EQ(search().value(), room);
-  EXPECT_THAT(plan.asked, ElementsAreArray(up_to("wait", {"prepare", "leftovers", "fit"})));
+  EXPECT_THAT(plan.asked, ElementsAreArray(up_to("wait", {"prepare", "unbinned", "fit"})));
   EXPECT_TRUE(missed);
   plan.succeeds = {{"fit", 2}};
   for (const heap::callback_answer& answer :
        {heap::callback_answer{true, true, false}, heap::callback_answer{true, false, true}}) {
     heap.callbacks = answer;
     EXPECT_EQ(search().value(), room);
-    EXPECT_THAT(plan.asked, ElementsAreArray(up_to("callbacks", {"prepare", "leftovers", "fit"})));
+    EXPECT_THAT(plan.asked, ElementsAreArray(up_to("callbacks", {"prepare", "unbinned", "fit"})));
   }
 }
 
@@ -505,7 +505,7 @@ TEST_F(rungs_test, a_driver_without_memory_is_no_room_and_any_other_failure_an_e
 TEST_F(rungs_test, a_thread_without_a_cache_has_none_to_flush) {
   EXPECT_EQ(search(pool).value(), no_block);
   names expected = all;
-  std::erase(expected, "leftovers");
+  std::erase(expected, "unbinned");
   std::erase(expected, "flush own");
   std::replace(expected.begin(), expected.end(), std::string{"flush others"},
                std::string{"flush all"});
@@ -544,7 +544,7 @@ TEST_F(rungs_test, a_captured_stream_gets_the_captures_pool_and_queues_no_wait) 
   // The same where the search finds out by itself, before the first driver call.
   begin(on);
   EXPECT_EQ(search().value(), no_block);
-  names noticed{"prepare", "leftovers", "fit", "capture's pool"};
+  names noticed{"prepare", "unbinned", "fit", "capture's pool"};
   noticed.insert(noticed.end(), expected.begin(), expected.end());
   EXPECT_THAT(plan.asked, ElementsAreArray(noticed));
   plan.succeeds = {{"fit", 1}};  // what lies there is given without a question

@@ -192,6 +192,39 @@ TEST_F(cache_test, several_blocks_are_left_in_one_go) {
     EXPECT_EQ(mine.current->heads[records[each].units], each);
 }
 
+TEST_F(cache_test, what_is_aside_goes_home_in_one_go_or_is_left_unplaced) {
+  thread_cache& mine = open_for_account();
+  thread_cache& home = open_for_account();
+  const auto first = block_of(10), second = block_of(20), late = block_of(30);
+  mine.hand_back_aside(records);
+  EXPECT_FALSE(home.has_remote()) << "nothing is aside";
+  mine.set_aside(first, records[first], home);
+  mine.set_aside(second, records[second], home);
+  mine.hand_back_aside(records);
+  EXPECT_EQ(mine.aside.count, 0u);
+  EXPECT_EQ(home.remote.load(), std::uint64_t{30} << 32 | second);
+  EXPECT_EQ(home.close_remote(), second) << "the list, without its units";
+  EXPECT_EQ(records[second].out.next, first);
+  EXPECT_EQ(home.close_remote(), no_block);
+  mine.set_aside(late, records[late], home);
+  mine.hand_back_aside(records);
+  EXPECT_EQ(mine.aside.count, 0u);
+  EXPECT_EQ(mine.unplaced, late) << "its home takes no more";
+  EXPECT_EQ(mine.unplaced_units, 30u);
+  mine.set_aside(first, records[first], home);
+  mine.leave_aside_unplaced(records);
+  EXPECT_EQ(mine.unplaced, first);
+  EXPECT_EQ(mine.unplaced_count, 2u);
+}
+
+TEST_F(cache_test, a_block_that_becomes_live_knows_what_was_asked_for) {
+  const auto made = block_of(3);
+  become_live(records[made], 5, 1400, 1536);
+  EXPECT_EQ(records[made].is(), block_kind::live);
+  EXPECT_EQ(records[made].account, 5u);
+  EXPECT_EQ(records[made].out.waste, 136u);
+}
+
 TEST_F(cache_test, others_may_leave_as_much_as_it_may_hold) {
   thread_cache& mine = *all.open();
   const auto whole = block_of(1), late = block_of(1);
