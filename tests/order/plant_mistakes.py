@@ -82,7 +82,7 @@ MISTAKES = [
      "  if (BROKEN) return {};\n  WEIR_TRY_VALUE(pool, heap_.capture_pool(stream_, wanted_.stream, driver_));"),
     ("device_never_waited_for", "    waited = work.wait(driver.enter());\n  }\n  WEIR_TRY(host_.may_go_on());",
      "    if (!BROKEN) waited = work.wait(driver.enter());\n  }\n  WEIR_TRY(host_.may_go_on());"),
-    ("graph_memory_without_guards", "  return from.holders == 0 && !from.guards_due &&", "  if (BROKEN) return from.holders == 0;\n  return from.holders == 0 && !from.guards_due &&"),
+    ("graph_memory_without_guards", "  return holders == 0 && !guards_due &&", "  if (BROKEN) return holders == 0;\n  return holders == 0 && !guards_due &&"),
     ("stream_of_free_forgotten", "    slot = named_slot;\n", "    if (!BROKEN) slot = named_slot;\n"),
     ("graph_memory_let_go_at_end", "    served->takes_requests = false;\n", "    served->takes_requests = false;\n    if (BROKEN) served->of_capture = false;\n"),
 ]
