@@ -55,7 +55,7 @@ result<std::optional<weir::stream>> foreign_uses::make_joint_stream(weir::device
 }
 
 stream_slot foreign_uses::add(block_index index, const foreign_use& use,
-                              std::optional<weir::stream> joint, order::stream_order& order) {
+                              std::optional<weir::stream>& joint, order::stream_order& order) {
   if (!joint_) joint_ = std::move(joint);
   const stream_slot slot = order.meet(joint_->ref(), joint_->id());
   std::vector<foreign_use>& uses = uses_[index];

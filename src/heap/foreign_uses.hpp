@@ -45,8 +45,10 @@ class foreign_uses {
 
   [[nodiscard]] bool has_joint_stream() const noexcept { return joint_.has_value(); }
   /// The block is used by the stream; returns the slot that it has to wait for when it is freed.
+  /// `joint` is taken if there is no joint stream yet. If another thread was faster, it stays with
+  /// the caller, whose lock its end needs.
   [[nodiscard]] stream_slot add(block_index index, const foreign_use& use,
-                                std::optional<weir::stream> joint, order::stream_order& order);
+                                std::optional<weir::stream>& joint, order::stream_order& order);
   /// The block is freed: the joint stream waits for the foreign ones that use it.
   void join(block_index index, order::stream_order& order) noexcept;
   /// Tries again what could not be waited for at the free.

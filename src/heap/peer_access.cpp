@@ -53,7 +53,7 @@ result<void> peer_access::record_stream(void* pointer, const stream_ref& stream)
   const detail::mutex_lock lock{core_.mutex_};
   WEIR_TRY(core_.usable());
   WEIR_TRY_VALUE(index, host_.find_live(pointer));
-  const stream_slot slot = core_.foreign_uses_.add(index, use, std::move(joint), core_.order_);
+  const stream_slot slot = core_.foreign_uses_.add(index, use, joint, core_.order_);
   host_.record_use(index, slot, use.stream.known_id());
   return {};
 }

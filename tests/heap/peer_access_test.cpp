@@ -93,6 +93,23 @@ TEST_F(peer_access_test, a_use_elsewhere_is_recorded_for_the_joint_stream) {
   EXPECT_EQ(core.order_.ref(host.slots[0]).device(), gpu());
 }
 
+// The end of a stream takes the lock that the caller holds.
+TEST_F(peer_access_test, a_second_joint_stream_stays_with_the_caller) {
+  const stream there = stream::create(gpu(1)).value();
+  const auto use = heap::foreign_uses::describe(there, gpu()).value();
+  auto first = heap::foreign_uses::make_joint_stream(gpu(), false).value();
+  auto second = heap::foreign_uses::make_joint_stream(gpu(), false).value();
+  ASSERT_TRUE(second.has_value());
+  const stream_id kept = second->id();
+  const detail::mutex_lock lock{core.mutex_};
+  const heap::stream_slot slot = core.foreign_uses_.add(1, use, first, core.order_);
+  EXPECT_EQ(core.foreign_uses_.add(2, use, second, core.order_), slot);
+  ASSERT_TRUE(second.has_value());
+  EXPECT_EQ(second->id(), kept);
+  EXPECT_NE(core.order_.id(slot), kept);
+  core.foreign_uses_.clear();
+}
+
 TEST_F(peer_access_test, what_is_no_live_block_is_not_recorded) {
   const stream there = stream::create(gpu(1)).value();
   int elsewhere = 0;

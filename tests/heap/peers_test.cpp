@@ -1,5 +1,7 @@
 // Several devices: who may reach an allocator's memory, and streams of other devices that use it.
 #include <array>
+#include <atomic>
+#include <thread>
 
 #include "device/state.hpp"
 #include "heap/foreign_uses.hpp"
@@ -436,6 +438,25 @@ TEST_F(peers, streams_that_cannot_be_meant_are_refused) {
   EXPECT_EQ(events[0].kind, memory_event_kind::record_stream);
   EXPECT_EQ(events[0].stream, other.id());
   memory.deallocate(block, stream);
+}
+
+TEST_F(peers, two_threads_that_are_the_first_hold_each_other_up_no_more_than_later_ones) {
+  const auto stream = new_stream();
+  const auto other = peer_stream();
+  for (int round = 0; round < 50; ++round) {
+    auto memory = make();
+    std::array<void*, 2> blocks{memory.allocate(1_MiB, stream), memory.allocate(1_MiB, stream)};
+    std::atomic<int> ready{0};
+    const auto record = [&](void* block) {
+      for (++ready; ready != 2;) std::this_thread::yield();
+      EXPECT_TRUE(memory.record_stream(block, other));
+    };
+    std::thread second{record, blocks[1]};
+    record(blocks[0]);
+    second.join();
+    for (void* const each : blocks) memory.deallocate(each, stream);
+    EXPECT_EQ(check(memory), "");
+  }
 }
 
 /// A call that began before close() may come here after it.
