@@ -3,84 +3,42 @@
 
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <utility>
+
+#include "placement/offline_fit.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
 namespace {
 
-/// A block of a round.
-struct round_block {
-  std::uint32_t number;    // of its request in the round
-  std::uint32_t lifetime;  // in requests
-  std::uint64_t size;
-  std::uint64_t offset;
-};
-
-/// Rounds follow each other: who begins later in the round begins earlier in the next.
-bool live_together(const round_block& one, const round_block& other, std::uint32_t round) noexcept {
-  const std::uint32_t after =
-      other.number > one.number ? other.number - one.number : other.number + round - one.number;
-  return after < one.lifetime || round - after < other.lifetime;
-}
-
-/// The most that lives at a time.
-std::uint64_t most_live(const std::vector<round_block>& items, std::uint32_t round) {
-  std::vector<std::uint64_t> live(round);
-  for (const round_block& each : items)
-    for (std::uint32_t i = 0; i < each.lifetime; ++i) live[(each.number + i) % round] += each.size;
-  return live.empty() ? 0 : *std::max_element(live.begin(), live.end());
-}
-
-/// Places the items in their order, each in the smallest gap between those before it that live at
-/// the same time. Returns the height.
-std::uint64_t place_in_order(std::vector<round_block>& items, std::uint32_t round) {
-  std::uint64_t height = 0;
-  std::vector<const round_block*> placed;  // by offset
-  placed.reserve(items.size());
-  for (round_block& each : items) {
-    std::uint64_t top = 0;
-    std::uint64_t smallest = ~std::uint64_t{0};
-    for (const round_block* other : placed) {
-      if (!live_together(each, *other, round)) continue;
-      if (other->offset >= top + each.size && other->offset - top < smallest) {
-        smallest = other->offset - top;
-        each.offset = top;
-      }
-      top = std::max(top, other->offset + other->size);
-    }
-    if (smallest == ~std::uint64_t{0}) each.offset = top;
-    height = std::max(height, each.offset + each.size);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), &each,
-                                   [](const round_block* a, const round_block* b) {
-                                     return a->offset < b->offset;
-                                   }),
-                  &each);
-  }
-  return height;
-}
-
-/// The largest first; then what sticks out over the most that lives is placed before all others,
-/// some times: the lowest of all is taken. Returns its height.
-std::uint64_t find_places(std::vector<round_block>& items, std::uint32_t round) {
+/// Finds low places for the blocks of a round: the largest are placed first; then, some times, those
+/// that stick out over the most that is alive are placed before all others. Writes the offsets of
+/// the lowest placement and returns its height.
+std::uint64_t find_places(const std::vector<timed_block>& blocks, std::uint32_t round,
+                          std::vector<std::uint64_t>& offsets) {
   constexpr std::uint64_t most_pairs = std::uint64_t{4} << 20;  // some milliseconds
-  const std::uint64_t bound = most_live(items, round);
-  std::stable_sort(items.begin(), items.end(),
-                   [](const round_block& a, const round_block& b) { return a.size > b.size; });
-  std::vector<round_block> best;
+  offline_fit fit{blocks, round};
+  const std::uint64_t bound = fit.most_alive();
+  std::vector<std::uint32_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return blocks[a].size > blocks[b].size;
+  });
+  std::vector<std::uint64_t> tried(blocks.size());
   std::uint64_t lowest = ~std::uint64_t{0};
   std::uint64_t pairs = 0;
   for (int tries = 0; tries < 32 && lowest > bound && pairs < most_pairs; ++tries) {
-    const std::uint64_t height = place_in_order(items, round);
+    const std::uint64_t height = fit.place(order, tried);
     if (height < lowest) {
       lowest = height;
-      best = items;
+      offsets = tried;
     }
-    pairs += items.size() * items.size();
-    std::stable_partition(items.begin(), items.end(),
-                          [&](const round_block& each) { return each.offset + each.size > bound; });
+    pairs += blocks.size() * blocks.size();
+    std::stable_partition(order.begin(), order.end(), [&](std::uint32_t each) {
+      return tried[each] + blocks[each].size > bound;
+    });
   }
-  items = std::move(best);
-  return items.empty() ? 0 : lowest;
+  return lowest;
 }
 
 }  // namespace
@@ -198,8 +156,10 @@ rounds::outline rounds::plan() {
   const auto length = static_cast<std::uint32_t>(round());
   // A plan that has to be made again did not serve: after a while it may, but ever less likely.
   not_before_ = count_ + ((4 * round()) << std::min(plans_++, 10u));
-  std::vector<round_block> items;
-  items.reserve(length);
+  std::vector<timed_block> blocks;      // those that are gone within a round
+  std::vector<std::uint32_t> requests;  // by block: its request in the round
+  blocks.reserve(length);
+  requests.reserve(length);
   std::uint64_t requested = 0;
   std::uint64_t planned = 0;
   for (std::uint32_t i = 0; i < length; ++i) {
@@ -211,17 +171,19 @@ rounds::outline rounds::plan() {
     requested += size;
     if (lifetime == 0 || lifetime > length) continue;
     planned += size;
-    items.push_back({i, lifetime, size, 0});
+    blocks.push_back({size, i, i + lifetime});
+    requests.push_back(i);
   }
   outline drawn;
   if (planned < requested - requested / 16) return drawn;
-  for (const round_block& each : items)
-    if (each.number + each.lifetime > length) drawn.live += each.size;
-  drawn.height = find_places(items, length);
+  for (const timed_block& each : blocks)
+    if (each.end > length) drawn.live += each.size;
+  std::vector<std::uint64_t> offsets;
+  drawn.height = find_places(blocks, length, offsets);
 
   places_.assign(length, place{.address = unknown, .units = 0});
   for (std::uint32_t i = 0; i < length; ++i) places_[i].units = at(next_ + i).units;
-  for (const round_block& each : items) places_[each.number].address = each.offset;
+  for (std::size_t i = 0; i < blocks.size(); ++i) places_[requests[i]].address = offsets[i];
   for (note& each : notes_) each.planned = 0;
   for (std::uint32_t i = 0; i < length; ++i) at(next_ + i).planned = i + 1;
   drop_plan();

@@ -1,4 +1,4 @@
-// Best fit by order, and the search for a better order.
+// The search for an order of blocks whose best fit is low.
 #include "replay/plan.hpp"
 
 #include <algorithm>
@@ -9,9 +9,14 @@
 #include <random>
 #include <set>
 
+#include "placement/offline_fit.hpp"
+
 namespace weir { inline namespace v0 { namespace replay {
 
 namespace {
+
+using placement::offline_fit;
+using placement::timed_block;
 
 constexpr std::uint64_t granule = 512;
 
@@ -19,106 +24,6 @@ std::uint64_t rounded(std::uint64_t size) {
   if (size > std::numeric_limits<std::uint64_t>::max() - granule) return size;
   return (size + granule - 1) / granule * granule;
 }
-
-/// The blocks placed so far, found by their lifetimes: a tree over the blocks in the order in which
-/// they begin, whose nodes know the latest end below them.
-class placed_blocks {
- public:
-  explicit placed_blocks(const std::vector<lifetime>& blocks) : blocks_{blocks} {
-    while (leaves_ < blocks.size()) leaves_ *= 2;
-    latest_.assign(2 * leaves_, 0);
-  }
-
-  void clear() { std::fill(latest_.begin(), latest_.end(), 0U); }
-
-  void add(std::size_t block) {
-    for (std::size_t node = leaves_ + block; node != 0; node /= 2)
-      latest_[node] = std::max(latest_[node], blocks_[block].end);
-  }
-
-  /// Calls `visit` with each that is alive together with `other`.
-  template <class Visit>
-  void each_meeting(const lifetime& other, const Visit& visit) const {
-    const auto after = std::partition_point(blocks_.begin(), blocks_.end(),
-                                            [&](const lifetime& b) { return b.begin < other.end; });
-    descend(1, 0, leaves_, static_cast<std::size_t>(after - blocks_.begin()), other.begin, visit);
-  }
-
- private:
-  template <class Visit>
-  void descend(std::size_t node, std::size_t first, std::size_t last, std::size_t limit,
-               std::uint32_t begin, const Visit& visit) const {
-    if (first >= limit || latest_[node] <= begin) return;
-    if (last - first == 1) {
-      visit(first);
-      return;
-    }
-    const std::size_t middle = (first + last) / 2;
-    descend(2 * node, first, middle, limit, begin, visit);
-    descend(2 * node + 1, middle, last, limit, begin, visit);
-  }
-
-  const std::vector<lifetime>& blocks_;
-  std::size_t leaves_ = 1;
-  std::vector<std::uint32_t> latest_;
-};
-
-/// Places blocks in a given order, each by best fit.
-class best_fit {
- public:
-  explicit best_fit(const std::vector<lifetime>& blocks) : blocks_{blocks}, placed_{blocks} {}
-
-  using clock = std::chrono::steady_clock;
-
-  /// The height of the result; stops, with the height so far, once it reaches `limit`, and with the
-  /// largest number there is at the deadline.
-  std::uint64_t place(const std::vector<std::uint32_t>& order, std::vector<std::uint64_t>& offsets,
-                      std::uint64_t limit, clock::time_point deadline) {
-    placed_.clear();
-    std::uint64_t height = 0;
-    for (const std::uint32_t block : order) {
-      if (clock::now() >= deadline) return std::numeric_limits<std::uint64_t>::max();
-      offsets[block] = best_gap(blocks_[block], offsets);
-      height = std::max(height, offsets[block] + blocks_[block].size);
-      if (height >= limit) return height;
-      placed_.add(block);
-    }
-    return height;
-  }
-
-  /// The blocks that end at `height`.
-  [[nodiscard]] std::vector<std::uint32_t> on_top(const std::vector<std::uint64_t>& offsets,
-                                                  std::uint64_t height) const {
-    std::vector<std::uint32_t> top;
-    for (std::uint32_t i = 0; i < blocks_.size(); ++i)
-      if (offsets[i] + blocks_[i].size == height) top.push_back(i);
-    return top;
-  }
-
- private:
-  std::uint64_t best_gap(const lifetime& block, const std::vector<std::uint64_t>& offsets) {
-    taken_.clear();
-    placed_.each_meeting(block, [&](std::size_t other) {
-      taken_.emplace_back(offsets[other], offsets[other] + blocks_[other].size);
-    });
-    std::sort(taken_.begin(), taken_.end());
-    std::uint64_t smallest = std::numeric_limits<std::uint64_t>::max();
-    std::uint64_t offset = 0;
-    std::uint64_t end = 0;
-    for (const auto& [from, to] : taken_) {
-      if (from >= end + block.size && from - end < smallest) {
-        smallest = from - end;
-        offset = end;
-      }
-      end = std::max(end, to);
-    }
-    return smallest == std::numeric_limits<std::uint64_t>::max() ? end : offset;
-  }
-
-  const std::vector<lifetime>& blocks_;
-  placed_blocks placed_;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> taken_;
-};
 
 /// Places blocks when they begin, each into the smallest gap that fits: as fast as a program ran.
 class placing_in_time {
@@ -180,21 +85,6 @@ class placing_in_time {
   std::map<std::uint64_t, std::uint64_t> by_offset_;           // gaps: offset, size
 };
 
-std::uint64_t most_alive(const std::vector<lifetime>& blocks) {
-  std::vector<std::pair<std::uint32_t, std::uint64_t>> ends;
-  for (const lifetime& each : blocks) ends.emplace_back(each.end, each.size);
-  std::sort(ends.begin(), ends.end());
-  std::uint64_t alive = 0;
-  std::uint64_t most = 0;
-  auto ended = ends.begin();
-  for (const lifetime& each : blocks) {
-    for (; ended != ends.end() && ended->first <= each.begin; ++ended) alive -= ended->second;
-    alive += each.size;
-    most = std::max(most, alive);
-  }
-  return most;
-}
-
 /// Largest first; of equals the one that lives longest.
 std::vector<std::uint32_t> order_by_size(const std::vector<lifetime>& blocks) {
   std::vector<std::uint32_t> order(blocks.size());
@@ -221,16 +111,16 @@ std::vector<std::uint32_t> order_by_area(const std::vector<lifetime>& blocks) {
 class search {
  public:
   search(const std::vector<lifetime>& blocks, const plan_settings& settings)
-      : blocks_{blocks}, settings_{settings}, best_fit_{blocks}, rng_{settings.seed} {}
+      : blocks_{blocks}, settings_{settings}, timed_{timed(blocks)}, rng_{settings.seed} {}
 
   plan run() {
     const auto start = clock::now();
     deadline_ = start + std::max(settings_.improve, settings_.first);
-    best_.bound = most_alive(blocks_);
+    best_.bound = fit_.most_alive();
     best_.offsets.resize(blocks_.size());
     order_ = order_by_size(blocks_);
-    best_.height = best_fit_.place(order_, best_.offsets, never, deadline_);
-    if (best_.height == never) {
+    best_.height = fit_.place(order_, best_.offsets, offline_fit::no_limit, deadline_);
+    if (best_.height == offline_fit::out_of_time) {
       best_.height = placing_in_time{}.place(blocks_, best_.offsets);
       best_.search_time = clock::now() - start;
       return std::move(best_);
@@ -251,23 +141,37 @@ class search {
   }
 
  private:
-  using clock = best_fit::clock;
-  static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+  using clock = offline_fit::clock;
+
+  static std::vector<timed_block> timed(const std::vector<lifetime>& blocks) {
+    std::vector<timed_block> all;
+    all.reserve(blocks.size());
+    for (const lifetime& each : blocks) all.push_back({each.size, each.begin, each.end});
+    return all;
+  }
 
   void try_order(std::vector<std::uint32_t> order) {
     ++best_.tries;
     std::vector<std::uint64_t> offsets(blocks_.size());
     // As high as the best is good enough: it leads out of dead ends.
-    const std::uint64_t height = best_fit_.place(order, offsets, best_.height + 1, deadline_);
+    const std::uint64_t height = fit_.place(order, offsets, best_.height + 1, deadline_);
     if (height > best_.height) return;
     best_.height = height;
     best_.offsets = std::move(offsets);
     order_ = std::move(order);
   }
 
+  /// The blocks that end at the height of the best plan.
+  [[nodiscard]] std::vector<std::uint32_t> on_top() const {
+    std::vector<std::uint32_t> top;
+    for (std::uint32_t i = 0; i < blocks_.size(); ++i)
+      if (best_.offsets[i] + blocks_[i].size == best_.height) top.push_back(i);
+    return top;
+  }
+
   /// The order with one of the blocks that stick out placed earlier.
   std::vector<std::uint32_t> with_one_earlier() {
-    const auto top = best_fit_.on_top(best_.offsets, best_.height);
+    const auto top = on_top();
     const std::uint32_t block = top[rng_() % top.size()];
     auto order = order_;
     const auto current = std::find(order.begin(), order.end(), block);
@@ -283,7 +187,8 @@ class search {
 
   const std::vector<lifetime>& blocks_;
   const plan_settings& settings_;
-  best_fit best_fit_;
+  const std::vector<timed_block> timed_;
+  offline_fit fit_{timed_};
   std::mt19937_64 rng_;
   clock::time_point deadline_;
   std::vector<std::uint32_t> order_;

@@ -11,7 +11,7 @@
 
 namespace weir { inline namespace v0 { namespace replay {
 
-/// A block to place: `size` bytes during the steps begin … end - 1.
+/// A block of a script: its size, and the steps begin … end - 1 in which it is alive.
 struct lifetime {
   std::uint64_t size = 0;
   std::uint32_t begin = 0;
