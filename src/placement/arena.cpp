@@ -17,9 +17,8 @@ arena::arena(placement_context& shared, pool_id pool, growth_rules rules, addres
     : backing_store{shared, pool},
       rules_{rules},
       range_{std::move(range)},
-      slot_size_{slot_size},
       properties_{properties},
-      handles_(1),
+      slots_{range_.base(), range_.size().count(), slot_size},
       rounds_{range_.base()} {
   static_cast<void>(add_owner(no_stream));
 }
@@ -50,7 +49,7 @@ result<std::unique_ptr<backing_store>> arena::create(placement_context& shared, 
 
 arena::owner& arena::add_owner(stream_slot stream) {
   while (owners_.size() <= stream)
-    owners_.push_back(std::make_unique<owner>(shared_.blocks, range_.base()));
+    owners_.push_back(std::make_unique<owner>(shared_.blocks, slots_.base()));
   return *owners_[stream];
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "placement/arena_slots.hpp"
+#include "placement/arena_types.hpp"
 #include "placement/backing_store.hpp"
 #include "placement/fit_index.hpp"
 #include "placement/growth.hpp"
@@ -73,23 +75,9 @@ class arena final : public backing_store {
   [[nodiscard]] std::string check() const override;
 
  private:
-  using handle_number = std::uint32_t;  // 0 is none
-
   /// A request of this size gets its large handles however little memory is left.
   static constexpr std::uint64_t careless_from = std::uint64_t{256} << 20;
 
-  struct handle {
-    vmm::physical memory{};  // handle 0: the record is free
-    std::uint32_t slot = 0;  // first slot of the current place
-    std::uint32_t slots = 0;
-    std::uint32_t retained = 0;  // mappings left behind
-    bool away = false;           // suspended: not mapped, and mostly without memory
-  };
-  struct slot {
-    handle_number current = 0;
-    handle_number retained = 0;         // mapped here still, though its current place is elsewhere
-    std::uint32_t retained_offset = 0;  // of this slot from the first of that mapping
-  };
   /// Free runs that one stream may use.
   struct owner {
     owner(block_store& blocks, std::uint64_t base) : runs{blocks, base} {}
@@ -98,83 +86,15 @@ class arena final : public backing_store {
     block_index newest = no_block;
   };
 
-  /// Room for a request: bytes [start, end), some of them holes or beyond the arena's end.
-  struct window {
-    std::uint64_t start = 0;
-    std::uint64_t end = 0;
-    std::uint64_t gap_slots = 0;  // to be mapped
-    std::uint64_t left_over = 0;
-    block_index first = no_block;  // the block that start lies in; no_block: at the arena's end
-    bool exists = false;
-  };
-  /// Slots of a window that nothing is mapped to, and the hole they are in (no_block: they are
-  /// beyond the arena's end).
-  struct gap {
-    std::uint64_t low = 0;
-    std::uint64_t high = 0;
-    block_index hole = no_block;
-  };
-  /// What gaps may be filled with.
-  enum class means : std::uint8_t {
-    moving,   ///< free handles, and new ones where that is much cheaper
-    growing,  ///< new handles
-    both,     ///< free handles as far as they go
-  };
-  /// A handle, or new memory, for some slots of a window.
-  struct filling {
-    std::uint32_t slot = 0;
-    std::uint32_t slots = 0;
-    handle_number from = 0;         // 0: new memory
-    bool returns = false;           // to a mapping it left behind here
-    bool fresh = false;             // created for this
-    block_index source = no_block;  // the run its current place begins in
-    block_index hole = no_block;    // the hole that is filled; no_block: beyond the end
-  };
-  /// Adjoining runs that a request may use.
-  struct stretch {
-    std::uint64_t start = 0;
-    std::uint64_t end = 0;
-    block_index first = no_block;
-  };
-  struct source {
-    handle_number number = 0;
-    block_index run = no_block;  // where it begins
-    std::uint64_t stretch_length = 0;
-    bool used = false;
-  };
   /// What the last walk over the arena found. A request that cannot be met by moving is met by
   /// growing next, and the walk would be the same.
   struct survey {
     bool holds = false;  // nothing has changed since
     request wanted;
     reach whose = reach::usable;
-    window best;
-    std::vector<stretch> stretches;
+    room_window best;
+    std::vector<run_stretch> stretches;
   };
-  /// A filling on its way into the metadata: where its handle was and when both places are ready.
-  struct relocation {
-    const filling* with = nullptr;
-    std::uint32_t from_slot = 0;
-    stamp used{};   // the last use of the old place
-    stamp ready{};  // of the new place
-  };
-  /// A place that a filling's handle comes to or leaves.
-  struct change {
-    std::uint64_t address = 0;
-    const relocation* of = nullptr;
-    bool leaves = false;
-  };
-  struct room_plan {
-    arena::window window;
-    std::vector<filling> fillings;
-    std::uint64_t new_slots = 0;
-    bool complete = false;  // every slot of the window is or gets mapped
-    // For commit(), which must not fail: there is room for all by then.
-    std::vector<relocation> relocations;
-    std::vector<change> changes;
-    std::vector<std::uint32_t> left;  // places that handles move from
-  };
-
   arena(placement_context& shared, pool_id pool, growth_rules rules, address_range range,
         std::uint64_t slot_size, physical_properties properties);
 
@@ -203,10 +123,11 @@ class arena final : public backing_store {
 
   // arena_rounds.cpp: where requests repeat, each gets the place that their plan has for it
   void plan_round();
-  [[nodiscard]] window planned_window(std::uint64_t place, const request& wanted) const noexcept;
+  [[nodiscard]] room_window planned_window(std::uint64_t place,
+                                           const request& wanted) const noexcept;
   [[nodiscard]] block_index fit_as_planned(const request& wanted);
   [[nodiscard]] bool outgrows_plan(const request& wanted) const noexcept;
-  [[nodiscard]] std::vector<stretch> usable_stretches(const request& wanted) const;
+  [[nodiscard]] std::vector<run_stretch> usable_stretches(const request& wanted) const;
   [[nodiscard]] result<block_index> make_planned_room(const request& wanted,
                                                       const context_scope& bound);
 
@@ -227,33 +148,34 @@ class arena final : public backing_store {
   // arena_plan.cpp: where room could be made
   /// The size of new handles for the request.
   [[nodiscard]] std::uint64_t handle_for(const request& wanted) const noexcept {
-    if (is_careful() && wanted.units * unit < careless_from) return slot_size_;
-    return rules_.handle_for(wanted.units * unit, reserved_, slot_size_, last_owner_);
+    if (is_careful() && wanted.units * unit < careless_from) return slots_.slot_size();
+    return rules_.handle_for(wanted.units * unit, reserved_, slots_.slot_size(), last_owner_);
   }
   [[nodiscard]] bool usable(const block& run, const request& wanted, reach whose) const noexcept;
   [[nodiscard]] bool fillable(const block& hole) const noexcept;
   [[nodiscard]] bool others_have_runs(stream_slot stream) const noexcept;
   [[nodiscard]] bool worth_a_plan(const request& wanted, reach whose) const noexcept;
-  void add_to(std::vector<stretch>& stretches, block_index run) const;
-  [[nodiscard]] window best_window(const request& wanted, reach whose,
-                                   std::vector<stretch>& stretches) const;
-  [[nodiscard]] window window_at_end(const request& wanted, reach whose) const;
+  void add_to(std::vector<run_stretch>& stretches, block_index run) const;
+  [[nodiscard]] room_window best_window(const request& wanted, reach whose,
+                                        std::vector<run_stretch>& stretches) const;
+  [[nodiscard]] room_window window_at_end(const request& wanted, reach whose) const;
   [[nodiscard]] bool is_quiescent_up_to(block_index from, std::uint64_t end) const noexcept;
-  [[nodiscard]] std::vector<source> free_handles(const window& outside,
-                                                 const std::vector<stretch>& stretches) const;
-  [[nodiscard]] std::vector<gap> gaps_of(const window& room) const;
-  [[nodiscard]] std::vector<gap> plan_returns(room_plan& into, const gap& in,
-                                              std::vector<source>& sources) const;
-  void plan_move(room_plan& into, const gap& in, std::uint64_t at, source& with,
+  [[nodiscard]] std::vector<free_handle> free_handles(
+      const room_window& outside, const std::vector<run_stretch>& stretches) const;
+  [[nodiscard]] std::vector<window_gap> gaps_of(const room_window& room) const;
+  [[nodiscard]] std::vector<window_gap> plan_returns(room_plan& into, const window_gap& in,
+                                                     std::vector<free_handle>& sources) const;
+  void plan_move(room_plan& into, const window_gap& in, std::uint64_t at, free_handle& with,
                  bool returns) const;
-  [[nodiscard]] std::vector<source*> choose(const gap& in, std::vector<source>& sources) const;
-  void plan_creation(room_plan& into, const gap& in, const request& wanted) const;
-  [[nodiscard]] bool better_new(const gap& in, const std::vector<source*>& chosen,
+  [[nodiscard]] std::vector<free_handle*> choose(const window_gap& in,
+                                                 std::vector<free_handle>& sources) const;
+  void plan_creation(room_plan& into, const window_gap& in, const request& wanted) const;
+  [[nodiscard]] bool better_new(const window_gap& in, const std::vector<free_handle*>& chosen,
                                 std::uint64_t planned, const request& wanted) const;
   [[nodiscard]] const survey& look_around(const request& wanted, reach whose);
-  [[nodiscard]] room_plan make_plan(const request& wanted, reach whose, means by);
-  [[nodiscard]] room_plan fill(const window& room, const std::vector<stretch>& stretches,
-                               const request& wanted, means by) const;
+  [[nodiscard]] room_plan make_plan(const request& wanted, reach whose, fill_with by);
+  [[nodiscard]] room_plan fill(const room_window& room, const std::vector<run_stretch>& stretches,
+                               const request& wanted, fill_with by) const;
 
   // arena_moves.cpp: making it
   [[nodiscard]] result<block_index> carry_out(room_plan& room, const request& wanted,
@@ -266,8 +188,8 @@ class arena final : public backing_store {
   [[nodiscard]] result<void> create_handles(room_plan& room, const context_scope& bound);
   [[nodiscard]] result<void> clear_the_way(const room_plan& room, const context_scope& bound);
   [[nodiscard]] result<void> map_handles(const room_plan& room, const context_scope& bound);
-  void undo_mapping(const filling& undone, const context_scope& bound) noexcept;
-  void undo_creation(filling& undone, const context_scope& bound) noexcept;
+  void undo_mapping(const gap_filling& undone, const context_scope& bound) noexcept;
+  void undo_creation(gap_filling& undone, const context_scope& bound) noexcept;
   void append_hole(std::uint64_t high) noexcept;
   void block_off(std::uint64_t low, std::uint64_t high) noexcept;  // slots
   void unblock(const context_scope& bound) noexcept;
@@ -287,34 +209,20 @@ class arena final : public backing_store {
   void update_slots(const std::vector<relocation>& relocations) noexcept;
   [[nodiscard]] block_index hand_out_window(block_index taken, const request& wanted) noexcept;
   void leave_hole(handle_number number, block_index hint, stamp used) noexcept;
-  void fill_hole(const filling& with, stamp ready) noexcept;
+  void fill_hole(const gap_filling& with, stamp ready) noexcept;
   void note_hole(block_index index) noexcept;    // that became one
   void forget_hole(block_index index) noexcept;  // that ceases to be one
   void join_holes() noexcept;
   void drop_trailing_holes() noexcept;
-  [[nodiscard]] handle_number new_handle(vmm::physical memory) noexcept;
 
-  [[nodiscard]] std::uint64_t slot_of(std::uint64_t address) const noexcept {
-    return (address - range_.base()) / slot_size_;
-  }
-  [[nodiscard]] std::uint64_t address_of(std::uint64_t at_slot) const noexcept {
-    return range_.base() + at_slot * slot_size_;
-  }
-  [[nodiscard]] std::uint64_t end_address() const noexcept { return address_of(slots_.size()); }
-  [[nodiscard]] std::uint64_t limit() const noexcept {
-    return range_.base() + range_.size().count();
-  }
   [[nodiscard]] stamp stamp_of(const block& run) const noexcept {
     return {run.stream, run.in.freed};
   }
 
   growth_rules rules_;
   address_range range_;
-  std::uint64_t slot_size_;
   physical_properties properties_;
-  std::vector<slot> slots_;  // up to the arena's end
-  std::vector<handle> handles_;
-  std::vector<handle_number> spare_handles_;
+  arena_slots slots_;
   std::vector<std::unique_ptr<owner>> owners_;  // by stream slot; 0 is everybody
   stream_slot last_owner_ = no_stream;          // the highest that ever had a run
   block_index first_ = no_block;

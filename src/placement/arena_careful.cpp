@@ -23,8 +23,8 @@ bool arena::is_small(std::uint64_t units) const noexcept { return units * unit <
 /// Whether a block covers slots but for an eighth of one.
 bool arena::fills_slots(std::uint64_t units) const noexcept {
   const std::uint64_t size = units * unit;
-  const std::uint64_t rest = (slot_size_ - size % slot_size_) % slot_size_;
-  return size >= slot_size_ && rest <= slot_size_ / 8;
+  const std::uint64_t rest = (slots_.slot_size() - size % slots_.slot_size()) % slots_.slot_size();
+  return size >= slots_.slot_size() && rest <= slots_.slot_size() / 8;
 }
 
 /// Whether a block of the request's size should not share a slot with this neighbour.
@@ -40,24 +40,25 @@ std::uint64_t arena::careful_start(block_index index, const request& wanted) con
   const block& run = shared_.blocks[index];
   const bool whole = keeps_apart(run.before, wanted) || (fills_slots(wanted.units) && !mixes_);
   const std::uint64_t step =
-      whole ? std::max(wanted.alignment * unit, slot_size_) : wanted.alignment * unit;
+      whole ? std::max(wanted.alignment * unit, slots_.slot_size()) : wanted.alignment * unit;
   return (run.address + step - 1) / step * step;
 }
 
 /// Where that ends which the request should be given of a run.
 std::uint64_t arena::careful_end(block_index index, const request& wanted) const noexcept {
   const block& run = shared_.blocks[index];
-  return keeps_apart(run.after, wanted) ? run.end() / slot_size_ * slot_size_ : run.end();
+  return keeps_apart(run.after, wanted) ? run.end() / slots_.slot_size() * slots_.slot_size()
+                                        : run.end();
 }
 
 /// How many bytes of wholly free handles a block at [start, end) of the run would pin.
 std::uint64_t arena::pinned_by(const block& run, std::uint64_t start,
                                std::uint64_t end) const noexcept {
   std::uint64_t pinned = 0;
-  for (std::uint64_t at = slot_of(start); at <= slot_of(end - 1);) {
-    const handle& under = handles_[slots_[at].current];
-    const std::uint64_t low = address_of(under.slot);
-    const std::uint64_t high = address_of(under.slot + under.slots);
+  for (std::uint64_t at = slots_.slot_of(start); at <= slots_.slot_of(end - 1);) {
+    const handle_record& under = slots_.handle_at(at);
+    const std::uint64_t low = slots_.address_of(under.slot);
+    const std::uint64_t high = slots_.address_of(under.slot + under.slots);
     if (low >= run.address && high <= run.end()) pinned += high - low;
     at = under.slot + under.slots;
   }

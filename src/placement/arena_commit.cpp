@@ -20,15 +20,15 @@ block_index arena::commit(room_plan& room, const request& wanted) noexcept {
 /// When the old place of every filling was last used, and when its new place is ready.
 void arena::find_relocations(room_plan& room, const request& wanted) const noexcept {
   const stamp now = shared_.order.now(wanted.stream);
-  for (const filling& each : room.fillings) {
+  for (const gap_filling& each : room.fillings) {
     relocation entered{.with = &each};
     if (!each.fresh) {
-      entered.from_slot = handles_[each.from].slot;
-      const std::uint64_t end = address_of(entered.from_slot + each.slots);
+      entered.from_slot = slots_.handle(each.from).slot;
+      const std::uint64_t end = slots_.address_of(entered.from_slot + each.slots);
       for (block_index at = each.source; at != no_block && shared_.blocks[at].address < end;
            at = shared_.blocks[at].after) {
         const block& run = shared_.blocks[at];
-        if (run.end() <= address_of(entered.from_slot) || run.stream == no_stream) continue;
+        if (run.end() <= slots_.address_of(entered.from_slot) || run.stream == no_stream) continue;
         entered.ready = now;
         if (run.stream != wanted.stream) {
           entered.used = now;
@@ -47,9 +47,9 @@ block_index arena::append_fresh(const std::vector<relocation>& relocations) noex
   block_index fresh = no_block;
   for (const relocation& each : relocations) {
     if (each.with->hole != no_block) continue;
-    if (slots_.size() < each.with->slot + each.with->slots)
+    if (slots_.count() < each.with->slot + each.with->slots)
       slots_.resize(each.with->slot + each.with->slots);
-    const auto units = static_cast<std::uint32_t>(each.with->slots * slot_size_ / unit);
+    const auto units = static_cast<std::uint32_t>(each.with->slots * slots_.slot_size() / unit);
     if (fresh != no_block && stamp_of(shared_.blocks[fresh]) == each.ready &&
         can_join(shared_.blocks[fresh].units, units)) {
       shared_.blocks[fresh].units += units;
@@ -58,7 +58,7 @@ block_index arena::append_fresh(const std::vector<relocation>& relocations) noex
     if (fresh != no_block) add_run(fresh);
     fresh = shared_.blocks.make();
     block& run = shared_.blocks[fresh];
-    run.address = address_of(each.with->slot);
+    run.address = slots_.address_of(each.with->slot);
     run.units = units;
     run.become(block_kind::run);
     run.stream = each.ready.stream;
@@ -73,15 +73,16 @@ block_index arena::append_fresh(const std::vector<relocation>& relocations) noex
 /// Every place that changes hands, and the window cut out between them. From high addresses to low,
 /// because cutting leaves the records of lower addresses as they are: the plan's hints stay good.
 block_index arena::apply_changes(room_plan& room, block_index first) noexcept {
-  std::vector<change>& changes = room.changes;
+  std::vector<place_change>& changes = room.changes;
   for (const relocation& each : room.relocations) {
-    if (each.with->hole != no_block) changes.push_back({address_of(each.with->slot), &each, false});
-    if (!each.with->fresh) changes.push_back({address_of(each.from_slot), &each, true});
+    if (each.with->hole != no_block)
+      changes.push_back({slots_.address_of(each.with->slot), &each, false});
+    if (!each.with->fresh) changes.push_back({slots_.address_of(each.from_slot), &each, true});
   }
   std::sort(changes.begin(), changes.end(),
-            [](const change& a, const change& b) { return a.address > b.address; });
-  const auto apply = [&](const change& each) {
-    const filling& with = *each.of->with;
+            [](const place_change& a, const place_change& b) { return a.address > b.address; });
+  const auto apply = [&](const place_change& each) {
+    const gap_filling& with = *each.of->with;
     if (each.leaves) {
       leave_hole(with.from, with.source, each.of->used);
     } else {
@@ -89,7 +90,7 @@ block_index arena::apply_changes(room_plan& room, block_index first) noexcept {
     }
   };
   // A window may begin inside a slot that is filled for it.
-  const std::uint64_t floor = address_of(slot_of(room.window.start));
+  const std::uint64_t floor = slots_.address_of(slots_.slot_of(room.window.start));
   std::size_t at = 0;
   for (; at < changes.size() && changes[at].address >= floor; ++at) apply(changes[at]);
   const block_index taken = cut(first, room.window.start, room.window.end);
@@ -100,18 +101,10 @@ block_index arena::apply_changes(room_plan& room, block_index first) noexcept {
 /// Handles are where they were mapped to; counted and emitted.
 void arena::update_slots(const std::vector<relocation>& relocations) noexcept {
   for (const relocation& each : relocations) {
-    const filling& with = *each.with;
-    handle& moved = handles_[with.from];
-    moved.slot = with.slot;
-    for (std::uint32_t i = with.slot; i < with.slot + with.slots; ++i) {
-      slots_[i].current = with.from;
-      if (!with.returns) continue;
-      slots_[i].retained = 0;
-      slots_[i].retained_offset = 0;
-    }
-    if (with.returns) --moved.retained;
+    const gap_filling& with = *each.with;
+    slots_.enter(with.from, with.slot, with.returns);
     if (with.fresh) {
-      add_reserved(with.slots * slot_size_);
+      add_reserved(with.slots * slots_.slot_size());
       ++shared_.handles_created;
     } else {
       ++(with.returns ? shared_.handles_returned : shared_.handles_moved);
@@ -119,9 +112,9 @@ void arena::update_slots(const std::vector<relocation>& relocations) noexcept {
     }
     shared_.emit({.kind = with.fresh ? memory_event_kind::reserve : memory_event_kind::move,
                   .pool = pool_,
-                  .address = address_of(with.slot),
-                  .other_address = with.fresh ? 0 : address_of(each.from_slot),
-                  .size = with.slots * slot_size_});
+                  .address = slots_.address_of(with.slot),
+                  .other_address = with.fresh ? 0 : slots_.address_of(each.from_slot),
+                  .size = with.slots * slots_.slot_size()});
   }
 }
 
@@ -138,24 +131,22 @@ block_index arena::hand_out_window(block_index taken, const request& wanted) noe
 
 /// The place a handle leaves becomes a hole; its mapping stays behind.
 void arena::leave_hole(handle_number number, block_index hint, stamp used) noexcept {
-  handle& moved = handles_[number];
-  const std::uint64_t start = address_of(moved.slot);
-  const block_index hole = cut(hint, start, start + moved.slots * slot_size_);
+  const handle_record& moved = slots_.handle(number);
+  const std::uint64_t start = slots_.address_of(moved.slot);
+  const block_index hole = cut(hint, start, start + moved.slots * slots_.slot_size());
   block& left = shared_.blocks[hole];
   left.become(block_kind::hole);
   left.stream = used.stream;
   left.in = {};
   note_hole(hole);
   left.in.freed = used.epoch;
-  for (std::uint32_t i = 0; i < moved.slots; ++i)
-    slots_[moved.slot + i] = {.retained = number, .retained_offset = i};
-  ++moved.retained;
+  slots_.leave(number);
 }
 
 /// Slots of a hole get memory and become a run.
-void arena::fill_hole(const filling& with, stamp ready) noexcept {
-  const std::uint64_t start = address_of(with.slot);
-  const std::uint64_t end = start + with.slots * slot_size_;
+void arena::fill_hole(const gap_filling& with, stamp ready) noexcept {
+  const std::uint64_t start = slots_.address_of(with.slot);
+  const std::uint64_t end = start + with.slots * slots_.slot_size();
   block_index at = with.hole;
   while (shared_.blocks[at].end() <= start) at = shared_.blocks[at].after;
   if (shared_.blocks[at].address < start) at = split(at, start);

@@ -30,10 +30,11 @@ std::uint64_t arena::fragments() const noexcept {
     std::uint64_t end = start;
     for (; at != no_block && blocks[at].is() == block_kind::run; at = blocks[at].after)
       end = blocks[at].end();
-    std::uint64_t i = slot_of(start + slot_size_ - 1);
-    while (i < slot_of(end)) {
-      const handle& there = handles_[slots_[i].current];
-      if (there.slot == i && i + there.slots <= slot_of(end)) whole += there.slots * slot_size_;
+    std::uint64_t i = slots_.slot_of(start + slots_.slot_size() - 1);
+    while (i < slots_.slot_of(end)) {
+      const handle_record& there = slots_.handle_at(i);
+      if (there.slot == i && i + there.slots <= slots_.slot_of(end))
+        whole += there.slots * slots_.slot_size();
       i = there.slot + there.slots;
     }
   }
@@ -41,14 +42,13 @@ std::uint64_t arena::fragments() const noexcept {
 }
 
 std::size_t arena::footprint() const noexcept {
-  std::size_t total = slots_.capacity() * sizeof(slot) + handles_.capacity() * sizeof(handle) +
-                      spare_handles_.capacity() * sizeof(handle_number) + rounds_.footprint();
+  std::size_t total = slots_.footprint() + rounds_.footprint();
   for (const auto& each : owners_) total += sizeof(owner) + each->runs.footprint();
   return total;
 }
 
 block_index arena::block_over(std::uint64_t address) const noexcept {
-  if (address < range_.base() || address >= end_address()) return no_block;
+  if (address < slots_.base() || address >= slots_.end_address()) return no_block;
   block_index at = first_;
   while (shared_.blocks[at].end() <= address) at = shared_.blocks[at].after;
   return at;
@@ -57,10 +57,10 @@ block_index arena::block_over(std::uint64_t address) const noexcept {
 result<block_handles> arena::handles_under(block_index index) const {
   if (!properties_.posix_descriptor) return errc::not_supported;
   const block& block = shared_.blocks[index];
-  std::uint64_t at = handles_[slots_[slot_of(block.address)].current].slot;
-  block_handles handles{.handles = {}, .offset = bytes{block.address - address_of(at)}};
-  while (at < slots_.size() && address_of(at) < block.end()) {
-    const handle& there = handles_[slots_[at].current];
+  std::uint64_t at = slots_.handle_at(slots_.slot_of(block.address)).slot;
+  block_handles handles{.handles = {}, .offset = bytes{block.address - slots_.address_of(at)}};
+  while (at < slots_.count() && slots_.address_of(at) < block.end()) {
+    const handle_record& there = slots_.handle_at(at);
     handles.handles.push_back(there.memory);
     at += there.slots;
   }
@@ -96,12 +96,10 @@ void arena::describe(pool_snapshot& into) const {
       info.stream = shared_.order.id(there.stream);
     into.blocks.push_back(info);
   }
-  for (std::uint64_t i = 0; i < slots_.size(); ++i) {
-    const handle& there = handles_[slots_[i].current];
-    if (slots_[i].current == 0 || there.slot != i) continue;
+  slots_.each_place([&](std::uint64_t at, const handle_record& there) {
     auto& list = there.memory.handle != 0 ? into.physical : into.suspended;
-    list.push_back({address_of(i), bytes{there.slots * slot_size_}});
-  }
+    list.push_back({slots_.address_of(at), bytes{there.slots * slots_.slot_size()}});
+  });
 }
 
 std::string arena::check() const {
@@ -111,10 +109,10 @@ std::string arena::check() const {
     if (wrong.size() < 2000)
       wrong.append(text)
           .append(" at +")
-          .append(std::to_string(address - range_.base()))
+          .append(std::to_string(address - slots_.base()))
           .append("\n");
   };
-  std::uint64_t expected = range_.base();
+  std::uint64_t expected = slots_.base();
   std::uint64_t out = 0;
   std::size_t holes = 0;
   std::size_t blocked = 0;
@@ -130,8 +128,9 @@ std::string arena::check() const {
     const bool stuck = there.is() == block_kind::stuck;
     const bool hole = there.is() == block_kind::hole || stuck;
     if (stuck) ++blocked;
-    for (std::uint64_t i = slot_of(there.address); i < slot_of(there.end() - 1) + 1; ++i) {
-      if (i >= slots_.size()) {
+    for (std::uint64_t i = slots_.slot_of(there.address); i < slots_.slot_of(there.end() - 1) + 1;
+         ++i) {
+      if (i >= slots_.count()) {
         complain("a block beyond the end", there.address);
       } else if (hole && slots_[i].current != 0) {
         complain("a hole over memory", there.address);
@@ -143,7 +142,7 @@ std::string arena::check() const {
     }
     if (hole) {
       if (!stuck) ++holes;
-      if (there.address % slot_size_ != 0 || there.size() % slot_size_ != 0)
+      if (there.address % slots_.slot_size() != 0 || there.size() % slots_.slot_size() != 0)
         complain("a hole that is not of whole slots", there.address);
     } else if (there.is() == block_kind::run) {
       free_bytes += there.size();
@@ -163,7 +162,7 @@ std::string arena::check() const {
     }
   }
   if (before != last_) complain("a wrong last block", expected);
-  if (expected != end_address()) complain("an end that is not the slots' end", expected);
+  if (expected != slots_.end_address()) complain("an end that is not the slots' end", expected);
   if (holes != holes_ || blocked != stuck_) complain("a wrong count of holes", expected);
   for (block_index at = any_hole_; at != no_block; at = blocks[at].in.newer) {
     if (blocks[at].is() != block_kind::hole)
@@ -173,8 +172,10 @@ std::string arena::check() const {
   if (holes != 0) complain("a list that misses holes", expected);
   if (out != handed_out_) complain("a wrong sum of what is handed out", expected);
   std::uint64_t gone = 0;
-  for (const handle& each : handles_)
-    if (each.memory.handle == 0) gone += each.slots * slot_size_;
+  for (handle_number number = 1; number < slots_.handle_count(); ++number) {
+    const handle_record& each = slots_.handle(number);
+    if (each.memory.handle == 0) gone += each.slots * slots_.slot_size();
+  }
   if (out + free_bytes != reserved_ + gone) complain("handed out + free is not reserved", expected);
   for (std::size_t i = 0; i < owners_.size(); ++i) {
     if (owners_[i]->runs.total() != by_owner[i])
@@ -193,19 +194,19 @@ std::string arena::check() const {
     if (i != no_stream && queued != by_owner[i]) complain("a queue that misses runs", expected);
   }
   std::uint64_t physical = 0;
-  std::vector<std::uint64_t> retained(handles_.size());
-  for (std::uint64_t i = 0; i < slots_.size(); ++i)
-    if (slots_[i].retained != 0 && slots_[i].retained_offset == 0) ++retained[slots_[i].retained];
-  for (std::size_t number = 1; number < handles_.size(); ++number) {
-    const handle& each = handles_[number];
-    physical += each.slots * slot_size_;
+  std::vector<std::uint64_t> retained(slots_.handle_count());
+  slots_.each_retained([&](std::uint64_t, handle_number number) { ++retained[number]; });
+  for (handle_number number = 1; number < slots_.handle_count(); ++number) {
+    const handle_record& each = slots_.handle(number);
+    physical += each.slots * slots_.slot_size();
     if (each.away && !suspended_) complain("a handle is away from a store that is not", expected);
     if (each.memory.handle == 0 && each.slots != 0 && !each.away)
-      complain("a handle without memory", address_of(each.slot));
+      complain("a handle without memory", slots_.address_of(each.slot));
     if (each.retained != retained[number])
-      complain("a wrong count of mappings", address_of(each.slot));
+      complain("a wrong count of mappings", slots_.address_of(each.slot));
     for (std::uint32_t i = each.slot; i < each.slot + each.slots; ++i)
-      if (slots_[i].current != number) complain("a handle that is not where it is", address_of(i));
+      if (slots_[i].current != number)
+        complain("a handle that is not where it is", slots_.address_of(i));
   }
   if (physical != reserved_ + gone) complain("a wrong sum of handles", expected);
   return wrong;

@@ -28,11 +28,11 @@ result<block_index> arena::rearrange(const request& wanted, reach whose,
     if (const block_index room = fit(anywhere); room != no_block) return room;
   }
   // Where one slot is room enough a free handle would have served as it is.
-  if (wanted.units * unit <= slot_size_) return no_block;
+  if (wanted.units * unit <= slots_.slot_size()) return no_block;
   unblock(bound);
   join_holes();
   if (!worth_a_plan(wanted, whose)) return no_block;
-  room_plan plan = make_plan(wanted, whose, means::moving);
+  room_plan plan = make_plan(wanted, whose, fill_with::free_handles);
   if (!plan.complete) return no_block;
   return carry_out(plan, wanted, bound);
 }
@@ -78,8 +78,8 @@ result<block_index> arena::grow(const request& wanted, const context_scope& boun
     if (whose == reach::behind_wait &&
         (!move || !shared_.queues_waits || !others_have_runs(wanted.stream)))
       continue;
-    room_plan plan = make_plan(wanted, whose, move ? means::both : means::growing);
-    if (!plan.complete || !shared_.may_reserve(plan.new_slots * slot_size_)) continue;
+    room_plan plan = make_plan(wanted, whose, move ? fill_with::both : fill_with::new_handles);
+    if (!plan.complete || !shared_.may_reserve(plan.new_slots * slots_.slot_size())) continue;
     auto done = carry_out(plan, wanted, bound);
     if (!done && done.code() == errc::out_of_memory) continue;
     if (done && *done == no_block) continue;
@@ -95,7 +95,7 @@ result<bool> arena::lacks_memory_for(const request& wanted, const context_scope&
   const std::uint64_t size = wanted.units * unit;
   const std::uint64_t free = reserved_ - handed_out_;
   if (size <= free + planned_without_question) return false;
-  const std::uint64_t least = (size - free) / slot_size_ * slot_size_;
+  const std::uint64_t least = (size - free) / slots_.slot_size() * slots_.slot_size();
   if (!shared_.may_reserve(least)) return true;
   WEIR_TRY_VALUE(given, shared_.supply.can_give(least, properties_, bound));
   return !given;
@@ -130,11 +130,11 @@ result<block_index> arena::carry_out(room_plan& room, const request& wanted,
   auto mapped = clear_the_way(room, bound);
   if (mapped) mapped = map_handles(room, bound);
   if (!mapped) {
-    for (filling& each : room.fillings) undo_creation(each, bound);
+    for (gap_filling& each : room.fillings) undo_creation(each, bound);
     return std::move(mapped).error();
   }
-  for (const filling& each : room.fillings)
-    if (!each.fresh) room.left.push_back(handles_[each.from].slot);
+  for (const gap_filling& each : room.fillings)
+    if (!each.fresh) room.left.push_back(slots_.handle(each.from).slot);
   const block_index taken = commit(room, wanted);
   // A mapping that cannot be taken away stays retained, which is no harm.
   if (shared_.unmap_at_once)
@@ -153,20 +153,15 @@ result<block_index> arena::carry_out(room_plan& room, const request& wanted,
 /// Asks the host for all that carrying out the plan may need, before the driver is asked for
 /// anything: what is mapped must be entered.
 void arena::prepare_records(room_plan& room, const request& wanted) {
-  const auto make_room = [](auto& list, std::size_t count) {
-    if (count > list.capacity()) list.reserve(std::max(count, 2 * list.capacity()));
-  };
   prepare_free(wanted.stream);
   const std::size_t count = room.fillings.size();
   room.relocations.reserve(count);
   room.changes.reserve(2 * count);
   room.left.reserve(count);
-  make_room(handles_, handles_.size() + count);
-  make_room(spare_handles_, handles_.size() + count);  // each may become one
-  std::size_t top = slots_.size();
-  for (const filling& each : room.fillings)
+  std::size_t top = slots_.count();
+  for (const gap_filling& each : room.fillings)
     top = std::max<std::size_t>(top, each.slot + each.slots);
-  make_room(slots_, top);
+  slots_.prepare(count, top);
 }
 
 /// Makes the stream wait for what others may still do with the bytes it gets. False: it cannot.
@@ -185,10 +180,10 @@ result<bool> arena::wait_for_others(const room_plan& room, const request& wanted
   };
   WEIR_TRY_VALUE(window_ready, wait_over(room.window.first, room.window.start, room.window.end));
   if (!window_ready) return false;
-  for (const filling& each : room.fillings) {
+  for (const gap_filling& each : room.fillings) {
     if (each.from == 0) continue;
-    const std::uint64_t start = address_of(handles_[each.from].slot);
-    WEIR_TRY_VALUE(ready, wait_over(each.source, start, start + each.slots * slot_size_));
+    const std::uint64_t start = slots_.address_of(slots_.handle(each.from).slot);
+    WEIR_TRY_VALUE(ready, wait_over(each.source, start, start + each.slots * slots_.slot_size()));
     if (!ready) return false;
   }
   return true;
@@ -196,21 +191,22 @@ result<bool> arena::wait_for_others(const room_plan& room, const request& wanted
 
 result<void> arena::create_handles(room_plan& room, const context_scope& bound) {
   std::uint64_t largest = 0;
-  for (const filling& each : room.fillings)
-    if (each.from == 0) largest = std::max(largest, each.slots * slot_size_);
-  WEIR_TRY_VALUE(given,
-                 shared_.can_create(room.new_slots * slot_size_, largest, properties_, bound));
+  for (const gap_filling& each : room.fillings)
+    if (each.from == 0) largest = std::max(largest, each.slots * slots_.slot_size());
+  WEIR_TRY_VALUE(
+      given, shared_.can_create(room.new_slots * slots_.slot_size(), largest, properties_, bound));
   if (!given) {
     shared_.note_refusal();
-    return error{.code = errc::out_of_memory, .requested = bytes{room.new_slots * slot_size_}};
+    return error{.code = errc::out_of_memory,
+                 .requested = bytes{room.new_slots * slots_.slot_size()}};
   }
   for (std::size_t i = 0; i < room.fillings.size(); ++i) {
-    filling& each = room.fillings[i];
+    gap_filling& each = room.fillings[i];
     if (each.from != 0) continue;
-    auto memory = vmm::create(bound, bytes{each.slots * slot_size_}, properties_);
+    auto memory = vmm::create(bound, bytes{each.slots * slots_.slot_size()}, properties_);
     if (memory) {
       each.fresh = true;
-      each.from = new_handle(*memory);
+      each.from = slots_.add(*memory);
       continue;
     }
     if (memory.code() == errc::out_of_memory) shared_.note_refusal();
@@ -220,23 +216,9 @@ result<void> arena::create_handles(room_plan& room, const context_scope& bound) 
   return {};
 }
 
-arena::handle_number arena::new_handle(vmm::physical memory) noexcept {
-  handle_number number = 0;
-  if (spare_handles_.empty()) {
-    number = static_cast<handle_number>(handles_.size());
-    handles_.emplace_back();
-  } else {
-    number = spare_handles_.back();
-    spare_handles_.pop_back();
-  }
-  handles_[number] = {.memory = memory,
-                      .slots = static_cast<std::uint32_t>(memory.size.count() / slot_size_)};
-  return number;
-}
-
 /// Unmaps mappings that handles left behind where others are to be mapped now.
 result<void> arena::clear_the_way(const room_plan& room, const context_scope& bound) {
-  for (const filling& each : room.fillings) {
+  for (const gap_filling& each : room.fillings) {
     if (each.returns || each.hole == no_block) continue;
     for (std::uint32_t at = each.slot; at < each.slot + each.slots; ++at)
       if (slots_[at].retained != 0) WEIR_TRY(unmap_retained(at, bound));
@@ -248,23 +230,19 @@ result<void> arena::clear_the_way(const room_plan& room, const context_scope& bo
 result<void> arena::unmap_retained(std::uint32_t at_slot, const context_scope& bound) {
   const handle_number number = slots_[at_slot].retained;
   const std::uint32_t first = at_slot - slots_[at_slot].retained_offset;
-  handle& from = handles_[number];
-  WEIR_TRY(vmm::unmap(bound, address_of(first), bytes{from.slots * slot_size_}));
-  for (std::uint32_t at = first; at < first + from.slots; ++at) {
-    slots_[at].retained = 0;
-    slots_[at].retained_offset = 0;
-  }
-  --from.retained;
+  const bytes size{slots_.handle(number).slots * slots_.slot_size()};
+  WEIR_TRY(vmm::unmap(bound, slots_.address_of(first), size));
+  slots_.drop_retained(first);
   return {};
 }
 
 result<void> arena::map_handles(const room_plan& room, const context_scope& bound) {
   for (std::size_t i = 0; i < room.fillings.size(); ++i) {
-    const filling& each = room.fillings[i];
+    const gap_filling& each = room.fillings[i];
     if (each.returns) continue;
-    const std::uint64_t address = address_of(each.slot);
-    const bytes size{each.slots * slot_size_};
-    auto done = vmm::map(bound, address, handles_[each.from].memory);
+    const std::uint64_t address = slots_.address_of(each.slot);
+    const bytes size{each.slots * slots_.slot_size()};
+    auto done = vmm::map(bound, address, slots_.handle(each.from).memory);
     if (done) {
       done = vmm::set_access(bound, address, size, shared_.rights);
       if (!done) undo_mapping(each, bound);
@@ -276,29 +254,29 @@ result<void> arena::map_handles(const room_plan& room, const context_scope& boun
   return {};
 }
 
-void arena::undo_creation(filling& undone, const context_scope& bound) noexcept {
+void arena::undo_creation(gap_filling& undone, const context_scope& bound) noexcept {
   if (!undone.fresh || undone.from == 0) return;
-  detail::report_failure(release_surely(bound, handles_[undone.from].memory));
-  handles_[undone.from] = {};
-  spare_handles_.push_back(std::exchange(undone.from, 0));
+  detail::report_failure(release_surely(bound, slots_.handle(undone.from).memory));
+  slots_.discard(std::exchange(undone.from, 0));
 }
 
-void arena::undo_mapping(const filling& undone, const context_scope& bound) noexcept {
+void arena::undo_mapping(const gap_filling& undone, const context_scope& bound) noexcept {
   if (undone.returns) return;
-  if (vmm::unmap(bound, address_of(undone.slot), bytes{undone.slots * slot_size_})) return;
+  if (vmm::unmap(bound, slots_.address_of(undone.slot), bytes{undone.slots * slots_.slot_size()}))
+    return;
   block_off(undone.slot, undone.slot + undone.slots);
 }
 
 /// The arena ends with slot `high`, in a hole, or two where one record is not enough. There are
 /// records for them, and room for their slots.
 void arena::append_hole(std::uint64_t high) noexcept {
-  const std::uint64_t most_slots = unit_count::most * unit / slot_size_;
-  while (slots_.size() < high) {
-    const std::uint64_t end = std::min<std::uint64_t>(high, slots_.size() + most_slots);
+  const std::uint64_t most_slots = unit_count::most * unit / slots_.slot_size();
+  while (slots_.count() < high) {
+    const std::uint64_t end = std::min<std::uint64_t>(high, slots_.count() + most_slots);
     const block_index beyond = shared_.blocks.make();
     block& hole = shared_.blocks[beyond];
-    hole.address = end_address();
-    hole.units = static_cast<std::uint32_t>((address_of(end) - hole.address) / unit);
+    hole.address = slots_.end_address();
+    hole.units = static_cast<std::uint32_t>((slots_.address_of(end) - hole.address) / unit);
     hole.stream = no_stream;
     hole.become(block_kind::hole);
     slots_.resize(end);
@@ -310,10 +288,10 @@ void arena::append_hole(std::uint64_t high) noexcept {
 /// Something is mapped in these slots, of a hole or beyond the arena's end, that could not be taken
 /// away: no plan may count on them. carry_out() has prepared the records.
 void arena::block_off(std::uint64_t low, std::uint64_t high) noexcept {
-  if (high > slots_.size()) append_hole(high);
-  block_index at = block_over(address_of(low));
-  if (shared_.blocks[at].address < address_of(low)) at = split(at, address_of(low));
-  if (shared_.blocks[at].end() > address_of(high)) split(at, address_of(high));
+  if (high > slots_.count()) append_hole(high);
+  block_index at = block_over(slots_.address_of(low));
+  if (shared_.blocks[at].address < slots_.address_of(low)) at = split(at, slots_.address_of(low));
+  if (shared_.blocks[at].end() > slots_.address_of(high)) split(at, slots_.address_of(high));
   forget_hole(at);
   shared_.blocks[at].become(block_kind::stuck);
   ++stuck_;
@@ -343,14 +321,14 @@ result<bytes> arena::release(bytes most, const context_scope& bound) {
     const block_index before = shared_.blocks[at].before;
     const block& run = shared_.blocks[at];
     if (run.is() == block_kind::run && may_be_released(run)) {
-      std::uint64_t low = slot_of(run.address + slot_size_ - 1);
-      std::uint64_t high = slot_of(run.end());
+      std::uint64_t low = slots_.slot_of(run.address + slots_.slot_size() - 1);
+      std::uint64_t high = slots_.slot_of(run.end());
       while (low < high && released < most.count()) {
         const handle_number number = slots_[high - 1].current;
-        const handle there = handles_[number];
+        const handle_record there = slots_.handle(number);
         if (there.slot + there.slots == high && there.slot >= low) {
           WEIR_TRY_VALUE(went, release_handle(number, at, bound));
-          if (went) released += there.slots * slot_size_;
+          if (went) released += there.slots * slots_.slot_size();
         }
         high = there.slot;
       }
@@ -370,14 +348,14 @@ result<bytes> arena::release(bytes most, const context_scope& bound) {
 /// be in use.
 result<bool> arena::release_handle(handle_number number, block_index run,
                                    const context_scope& bound) {
-  const handle going = handles_[number];
+  const handle_record going = slots_.handle(number);
   if (!shared_.blocks.prepare(2)) return errc::no_host_memory;
   if (going.retained != 0) {
     std::vector<std::uint32_t> left_behind;
     for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
       const block& hole = shared_.blocks[at];
       if (hole.is() != block_kind::hole) continue;
-      for (std::uint64_t i = slot_of(hole.address); i < slot_of(hole.end()); ++i) {
+      for (std::uint64_t i = slots_.slot_of(hole.address); i < slots_.slot_of(hole.end()); ++i) {
         if (slots_[i].retained != number) continue;
         if (!fillable(hole)) return false;
         if (slots_[i].retained_offset == 0) left_behind.push_back(static_cast<std::uint32_t>(i));
@@ -385,8 +363,8 @@ result<bool> arena::release_handle(handle_number number, block_index run,
     }
     for (const std::uint32_t at : left_behind) WEIR_TRY(unmap_retained(at, bound));
   }
-  const std::uint64_t start = address_of(going.slot);
-  const bytes size{going.slots * slot_size_};
+  const std::uint64_t start = slots_.address_of(going.slot);
+  const bytes size{going.slots * slots_.slot_size()};
   const auto tell = [&](memory_event_kind kind) {
     shared_.emit({.kind = kind, .pool = pool_, .address = start, .size = size.count()});
   };
@@ -397,9 +375,7 @@ result<bool> arena::release_handle(handle_number number, block_index run,
     return std::move(unmapped).error();
   }
   leave_hole(number, run, {});
-  for (std::uint32_t i = going.slot; i < going.slot + going.slots; ++i) slots_[i] = {};
-  handles_[number] = {};
-  spare_handles_.push_back(number);
+  slots_.erase(number);
   remove_reserved(size.count());
   ++shared_.handles_released;
   WEIR_TRY(release_surely(bound, going.memory));
@@ -448,8 +424,8 @@ void arena::join_holes() noexcept {
 void arena::drop_trailing_holes() noexcept {
   while (last_ != no_block && fillable(shared_.blocks[last_])) {
     const block& hole = shared_.blocks[last_];
-    const std::uint64_t low = slot_of(hole.address);
-    for (std::uint64_t i = low; i < slots_.size(); ++i)
+    const std::uint64_t low = slots_.slot_of(hole.address);
+    for (std::uint64_t i = low; i < slots_.count(); ++i)
       if (slots_[i].retained != 0) return;
     const block_index absorbed = last_;
     unlink(absorbed);
@@ -461,14 +437,16 @@ void arena::drop_trailing_holes() noexcept {
 
 result<void> arena::grant(const vmm::access& peer, const context_scope& bound) {
   // A mapping that was left behind can become the current one again without a driver call.
-  for (std::uint64_t at = 0; at < slots_.size(); ++at) {
-    const slot& there = slots_[at];
-    const bool begins = there.current != 0 ? handles_[there.current].slot == at
+  for (std::uint64_t at = 0; at < slots_.count(); ++at) {
+    const slot_record& there = slots_[at];
+    const bool begins = there.current != 0 ? slots_.handle(there.current).slot == at
                                            : there.retained != 0 && there.retained_offset == 0;
     if (!begins) continue;
-    const handle& mapped = handles_[there.current != 0 ? there.current : there.retained];
+    const handle_record& mapped =
+        slots_.handle(there.current != 0 ? there.current : there.retained);
     if (there.current != 0 && mapped.away) continue;  // it gets its rights when it comes back
-    WEIR_TRY(vmm::set_access(bound, address_of(at), bytes{mapped.slots * slot_size_}, {&peer, 1}));
+    WEIR_TRY(vmm::set_access(bound, slots_.address_of(at), bytes{mapped.slots * slots_.slot_size()},
+                             {&peer, 1}));
   }
   return {};
 }
@@ -478,19 +456,20 @@ result<void> arena::close(const context_scope& bound) {
   const auto note = [&](result<void> done) {
     if (!done && first_failure) first_failure = std::move(done);
   };
-  for (std::uint32_t at = 0; at < slots_.size(); ++at) {
-    if (slots_[at].retained != 0 && slots_[at].retained_offset == 0)
-      note(vmm::unmap(bound, address_of(at),
-                      bytes{handles_[slots_[at].retained].slots * slot_size_}));
-  }
-  for (const handle& each : handles_) {
+  slots_.each_retained([&](std::uint64_t at, handle_number number) {
+    const bytes size{slots_.handle(number).slots * slots_.slot_size()};
+    note(vmm::unmap(bound, slots_.address_of(at), size));
+  });
+  for (handle_number number = 1; number < slots_.handle_count(); ++number) {
+    const handle_record& each = slots_.handle(number);
     if (each.slots == 0) continue;
     if (each.memory.handle != 0)
       shared_.emit({.kind = memory_event_kind::release,
                     .pool = pool_,
-                    .address = address_of(each.slot),
-                    .size = each.slots * slot_size_});
-    if (!each.away) note(vmm::unmap(bound, address_of(each.slot), bytes{each.slots * slot_size_}));
+                    .address = slots_.address_of(each.slot),
+                    .size = each.slots * slots_.slot_size()});
+    if (!each.away)
+      note(vmm::unmap(bound, slots_.address_of(each.slot), bytes{each.slots * slots_.slot_size()}));
     if (each.memory.handle != 0) note(release_surely(bound, each.memory));
   }
   for (block_index at = first_; at != no_block;) {
@@ -507,11 +486,9 @@ result<void> arena::close(const context_scope& bound) {
   any_hole_ = no_block;
   rounds_.forget();
   slots_.clear();
-  handles_.assign(1, {});
-  spare_handles_.clear();
   owners_.resize(1);  // everybody, who has nothing any more
   std::destroy_at(owners_.front().get());
-  std::construct_at(owners_.front().get(), shared_.blocks, range_.base());
+  std::construct_at(owners_.front().get(), shared_.blocks, slots_.base());
   last_owner_ = no_stream;
   remove_reserved(reserved_);
   handed_out_ = 0;

@@ -30,7 +30,7 @@ bool arena::worth_a_plan(const request& wanted, reach whose) const noexcept {
     if (whose == reach::behind_wait || each == no_stream || each == wanted.stream)
       most += owners_[each]->runs.total();
   if (most >= wanted.units * unit) return true;
-  return static_cast<double>(reserved_ + slot_size_) <=
+  return static_cast<double>(reserved_ + slots_.slot_size()) <=
          (1 + rules_.headroom) * static_cast<double>(peak_handed_out_);
 }
 
@@ -47,7 +47,7 @@ struct row_block {
 }  // namespace
 
 /// Adds a run above all of the stretches.
-void arena::add_to(std::vector<stretch>& stretches, block_index run) const {
+void arena::add_to(std::vector<run_stretch>& stretches, block_index run) const {
   const block& added = shared_.blocks[run];
   if (!stretches.empty() && stretches.back().end == added.address) {
     stretches.back().end = added.end();
@@ -58,15 +58,15 @@ void arena::add_to(std::vector<stretch>& stretches, block_index run) const {
 
 /// The window with the fewest slots to map, then with the least left over, then the lowest. Where
 /// nothing else serves there is always one at the arena's end, unless the addresses are used up.
-arena::window arena::best_window(const request& wanted, reach whose,
-                                 std::vector<stretch>& stretches) const {
+room_window arena::best_window(const request& wanted, reach whose,
+                               std::vector<run_stretch>& stretches) const {
   const block_store& blocks = shared_.blocks;
   const std::uint64_t size = wanted.units * unit;
   const std::uint64_t step = wanted.alignment * unit;
   const bool careful = is_careful();
-  window best;
-  const auto consider = [&](const window& candidate) {
-    const auto score = [](const window& w) { return std::pair{w.gap_slots, w.left_over}; };
+  room_window best;
+  const auto consider = [&](const room_window& candidate) {
+    const auto score = [](const room_window& w) { return std::pair{w.gap_slots, w.left_over}; };
     if (!best.exists || score(candidate) < score(best)) best = candidate;
   };
 
@@ -78,18 +78,20 @@ arena::window arena::best_window(const request& wanted, reach whose,
     std::uint64_t slots = 0;
     for (std::size_t i = from; i < row.size() && row[i].start < end; ++i) {
       if (!row[i].hole) continue;
-      const std::uint64_t low = slot_of(std::max(start, row[i].start));
-      const std::uint64_t high = slot_of(std::min(end, row[i].end) + slot_size_ - 1);
+      const std::uint64_t low = slots_.slot_of(std::max(start, row[i].start));
+      const std::uint64_t high = slots_.slot_of(std::min(end, row[i].end) + slots_.slot_size() - 1);
       slots += high - low;
     }
-    if (end > end_address())
-      slots += slot_of(end + slot_size_ - 1) - std::max(slots_.size(), slot_of(start));
+    if (end > slots_.end_address())
+      slots += slots_.slot_of(end + slots_.slot_size() - 1) -
+               std::max(slots_.count(), slots_.slot_of(start));
     return slots;
   };
   const auto left_over = [&](std::uint64_t end) -> std::uint64_t {
     for (auto last = row.rbegin(); last != row.rend(); ++last) {
       if (last->start >= end || last->end < end) continue;
-      return last->hole ? (slot_size_ - (end - range_.base()) % slot_size_) % slot_size_
+      return last->hole ? (slots_.slot_size() - (end - slots_.base()) % slots_.slot_size()) %
+                              slots_.slot_size()
                         : last->end - end;
     }
     return 0;
@@ -97,7 +99,7 @@ arena::window arena::best_window(const request& wanted, reach whose,
   // The windows of one row of adjoining runs and holes; `open`: it ends with the arena.
   const auto weigh = [&](bool open) {
     if (!open && row.back().end - row.front().start < size) return;
-    const std::uint64_t row_end = open      ? limit()
+    const std::uint64_t row_end = open      ? slots_.limit()
                                   : careful ? careful_end(row.back().index, wanted)
                                             : row.back().end;
     for (std::size_t i = 0; i < row.size(); ++i) {
@@ -110,7 +112,7 @@ arena::window arena::best_window(const request& wanted, reach whose,
       if (row[i].hole || row[i].end < row.front().start + size) continue;
       // The same from its other end, reaching down into a hole.
       const std::uint64_t low = (row[i].end - size) / step * step;
-      if (careful && row[i].end % slot_size_ != 0) continue;
+      if (careful && row[i].end % slots_.slot_size() != 0) continue;
       if (low < row.front().start) continue;  // rounding down may leave the row
       std::size_t first = i;
       while (row[first].start > low) --first;
@@ -135,24 +137,24 @@ arena::window arena::best_window(const request& wanted, reach whose,
   weigh(true);
 
   // Where the row did not reach the end.
-  const std::uint64_t start = (end_address() + step - 1) / step * step;
-  if (!best.exists && start + size <= limit()) {
+  const std::uint64_t start = (slots_.end_address() + step - 1) / step * step;
+  if (!best.exists && start + size <= slots_.limit()) {
     row.clear();
-    consider({start, start + size, gaps(0, end_address(), start + size), 0, no_block, true});
+    consider({start, start + size, gaps(0, slots_.end_address(), start + size), 0, no_block, true});
   }
   return best;
 }
 
 /// The window that begins with the run at the arena's end, or at the end itself.
-arena::window arena::window_at_end(const request& wanted, reach whose) const {
+room_window arena::window_at_end(const request& wanted, reach whose) const {
   const std::uint64_t step = wanted.alignment * unit;
   const bool with_run = last_ != no_block && usable(shared_.blocks[last_], wanted, whose);
-  const std::uint64_t low = with_run ? shared_.blocks[last_].address : end_address();
-  window best{.start = (low + step - 1) / step * step};
+  const std::uint64_t low = with_run ? shared_.blocks[last_].address : slots_.end_address();
+  room_window best{.start = (low + step - 1) / step * step};
   if (with_run && is_careful()) best.start = careful_start(last_, wanted);
   best.end = best.start + wanted.units * unit;
-  best.first = with_run && best.start < end_address() ? last_ : no_block;
-  best.exists = best.end <= limit();
+  best.first = with_run && best.start < slots_.end_address() ? last_ : no_block;
+  best.exists = best.end <= slots_.limit();
   return best;
 }
 
@@ -165,26 +167,26 @@ bool arena::is_quiescent_up_to(block_index from, std::uint64_t end) const noexce
 /// Wholly free handles outside the window: the largest first, so that few have to be moved; of
 /// equals those in the shortest stretches, because a long one can serve a request as it is. Those
 /// where planned blocks go come last: they are where they should be.
-std::vector<arena::source> arena::free_handles(const window& outside,
-                                               const std::vector<stretch>& stretches) const {
-  std::vector<source> sources;
-  const auto collect = [&](std::uint64_t low, std::uint64_t high, const stretch& in) {
-    const std::uint64_t until = slot_of(high);
-    std::uint64_t at = slot_of(low + slot_size_ - 1);
+std::vector<free_handle> arena::free_handles(const room_window& outside,
+                                             const std::vector<run_stretch>& stretches) const {
+  std::vector<free_handle> sources;
+  const auto collect = [&](std::uint64_t low, std::uint64_t high, const run_stretch& in) {
+    const std::uint64_t until = slots_.slot_of(high);
+    std::uint64_t at = slots_.slot_of(low + slots_.slot_size() - 1);
     block_index run = in.first;
     while (at < until) {
       const handle_number number = slots_[at].current;
-      const handle& there = handles_[number];
+      const handle_record& there = slots_.handle(number);
       if (there.slot == at && at + there.slots <= until) {
-        while (shared_.blocks[run].end() <= address_of(at)) run = shared_.blocks[run].after;
+        while (shared_.blocks[run].end() <= slots_.address_of(at)) run = shared_.blocks[run].after;
         // What is to be unmapped at once must not be in use any more.
-        if (!shared_.unmap_at_once || is_quiescent_up_to(run, address_of(at + there.slots)))
+        if (!shared_.unmap_at_once || is_quiescent_up_to(run, slots_.address_of(at + there.slots)))
           sources.push_back({number, run, in.end - in.start, false});
       }
       at = there.slot + there.slots;
     }
   };
-  for (const stretch& each : stretches) {
+  for (const run_stretch& each : stretches) {
     if (outside.end <= each.start || outside.start >= each.end) {
       collect(each.start, each.end, each);
       continue;
@@ -192,60 +194,61 @@ std::vector<arena::source> arena::free_handles(const window& outside,
     if (each.start < outside.start) collect(each.start, outside.start, each);
     if (outside.end < each.end) collect(outside.end, each.end, each);
   }
-  const auto is_planned = [&](const source& each) {
-    return rounds_.is_planned(address_of(handles_[each.number].slot));
+  const auto is_planned = [&](const free_handle& each) {
+    return rounds_.is_planned(slots_.address_of(slots_.handle(each.number).slot));
   };
-  std::stable_sort(sources.begin(), sources.end(), [&](const source& a, const source& b) {
+  std::stable_sort(sources.begin(), sources.end(), [&](const free_handle& a, const free_handle& b) {
     if (is_planned(a) != is_planned(b)) return is_planned(b);
-    if (handles_[a.number].slots != handles_[b.number].slots)
-      return handles_[a.number].slots > handles_[b.number].slots;
+    if (slots_.handle(a.number).slots != slots_.handle(b.number).slots)
+      return slots_.handle(a.number).slots > slots_.handle(b.number).slots;
     return a.stretch_length < b.stretch_length;
   });
   return sources;
 }
 
 /// The slots of a window that nothing is mapped to.
-std::vector<arena::gap> arena::gaps_of(const window& room) const {
-  std::vector<gap> gaps;
+std::vector<window_gap> arena::gaps_of(const room_window& room) const {
+  std::vector<window_gap> gaps;
   for (block_index at = room.first; at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
     if (there.address >= room.end) break;
     if (there.is() != block_kind::hole) continue;
-    gaps.push_back({slot_of(std::max(room.start, there.address)),
-                    slot_of(std::min(room.end, there.end()) + slot_size_ - 1), at});
+    gaps.push_back({slots_.slot_of(std::max(room.start, there.address)),
+                    slots_.slot_of(std::min(room.end, there.end()) + slots_.slot_size() - 1), at});
   }
-  if (room.end > end_address())
-    gaps.push_back({slots_.size(), slot_of(room.end + slot_size_ - 1), no_block});
+  if (room.end > slots_.end_address())
+    gaps.push_back({slots_.count(), slots_.slot_of(room.end + slots_.slot_size() - 1), no_block});
   return gaps;
 }
 
 /// What left a mapping behind in the gap and is free where it is now comes back, for nothing.
 /// Returns what of the gap is still open.
-std::vector<arena::gap> arena::plan_returns(room_plan& into, const gap& in,
-                                            std::vector<source>& sources) const {
-  std::vector<gap> open;
+std::vector<window_gap> arena::plan_returns(room_plan& into, const window_gap& in,
+                                            std::vector<free_handle>& sources) const {
+  std::vector<window_gap> open;
   std::uint64_t low = in.low;
   for (std::uint64_t at = in.low; in.hole != no_block && at < in.high; ++at) {
-    const slot& there = slots_[at];
+    const slot_record& there = slots_[at];
     if (there.retained == 0 || there.retained_offset != 0) continue;
-    const auto back = std::find_if(sources.begin(), sources.end(), [&](const source& candidate) {
-      return candidate.number == there.retained && !candidate.used;
-    });
-    if (back == sources.end() || at + handles_[back->number].slots > in.high) continue;
+    const auto back =
+        std::find_if(sources.begin(), sources.end(), [&](const free_handle& candidate) {
+          return candidate.number == there.retained && !candidate.used;
+        });
+    if (back == sources.end() || at + slots_.handle(back->number).slots > in.high) continue;
     if (low < at) open.push_back({low, at, in.hole});
     plan_move(into, in, at, *back, /*returns=*/true);
-    at += handles_[back->number].slots;
+    at += slots_.handle(back->number).slots;
     low = at--;
   }
   if (low < in.high) open.push_back({low, in.high, in.hole});
   return open;
 }
 
-void arena::plan_move(room_plan& into, const gap& in, std::uint64_t at, source& with,
+void arena::plan_move(room_plan& into, const window_gap& in, std::uint64_t at, free_handle& with,
                       bool returns) const {
   with.used = true;
   into.fillings.push_back({.slot = static_cast<std::uint32_t>(at),
-                           .slots = handles_[with.number].slots,
+                           .slots = slots_.handle(with.number).slots,
                            .from = with.number,
                            .returns = returns,
                            .source = with.run,
@@ -255,22 +258,24 @@ void arena::plan_move(room_plan& into, const gap& in, std::uint64_t at, source& 
 /// The handles that would fill the gap, as far as they go: in the order of the sources, each no
 /// larger than what is left. The arena's end is open: there the smallest handle that covers the
 /// rest may stick out.
-std::vector<arena::source*> arena::choose(const gap& in, std::vector<source>& sources) const {
-  std::vector<source*> chosen;
+std::vector<free_handle*> arena::choose(const window_gap& in,
+                                        std::vector<free_handle>& sources) const {
+  std::vector<free_handle*> chosen;
   std::uint64_t left = in.high - in.low;
-  for (source& candidate : sources) {
+  for (free_handle& candidate : sources) {
     if (left == 0) break;
-    if (candidate.used || handles_[candidate.number].slots > left) continue;
+    if (candidate.used || slots_.handle(candidate.number).slots > left) continue;
     chosen.push_back(&candidate);
-    left -= handles_[candidate.number].slots;
+    left -= slots_.handle(candidate.number).slots;
   }
   if (left == 0 || in.hole != no_block) return chosen;
-  source* cover = nullptr;
-  for (source& candidate : sources) {
-    const std::uint32_t size = handles_[candidate.number].slots;
-    if (candidate.used || size < left || address_of(in.high - left + size) > limit()) continue;
+  free_handle* cover = nullptr;
+  for (free_handle& candidate : sources) {
+    const std::uint32_t size = slots_.handle(candidate.number).slots;
+    if (candidate.used || size < left || slots_.address_of(in.high - left + size) > slots_.limit())
+      continue;
     if (std::find(chosen.begin(), chosen.end(), &candidate) != chosen.end()) continue;
-    if (cover == nullptr || size < handles_[cover->number].slots) cover = &candidate;
+    if (cover == nullptr || size < slots_.handle(cover->number).slots) cover = &candidate;
   }
   if (cover != nullptr) chosen.push_back(cover);
   return chosen;
@@ -278,8 +283,8 @@ std::vector<arena::source*> arena::choose(const gap& in, std::vector<source>& so
 
 /// New handles for a gap: large ones, and smaller and smaller ones towards its end, so that what
 /// the block leaves of its last handle is little; then the surplus of growth in the same way.
-void arena::plan_creation(room_plan& into, const gap& in, const request& wanted) const {
-  const std::uint64_t largest = handle_for(wanted) / slot_size_;
+void arena::plan_creation(room_plan& into, const window_gap& in, const request& wanted) const {
+  const std::uint64_t largest = handle_for(wanted) / slots_.slot_size();
   std::uint64_t at = in.low;
   const auto create = [&](std::uint64_t count) {
     for (std::uint64_t size = largest; count > 0; count -= size) {
@@ -294,9 +299,10 @@ void arena::plan_creation(room_plan& into, const gap& in, const request& wanted)
   const std::uint64_t needed = in.high - in.low;
   std::uint64_t surplus = 0;
   if (in.hole == no_block && !is_careful()) {
-    const std::uint64_t step = rules_.unit_at(reserved_, slot_size_) / slot_size_;
+    const std::uint64_t step = rules_.unit_at(reserved_, slots_.slot_size()) / slots_.slot_size();
     const std::uint64_t rounded = (needed + step - 1) / step * step;
-    if (address_of(in.low + rounded) <= limit() && shared_.may_reserve(rounded * slot_size_))
+    if (slots_.address_of(in.low + rounded) <= slots_.limit() &&
+        shared_.may_reserve(rounded * slots_.slot_size()))
       surplus = rounded - needed;
   }
   if (!rules_.moves) return create(needed + surplus);
@@ -306,15 +312,15 @@ void arena::plan_creation(room_plan& into, const gap& in, const request& wanted)
 
 /// Whether to take new memory for a gap although these handles would fill it: it is worth it where
 /// they are many small ones, as long as there is headroom.
-bool arena::better_new(const gap& in, const std::vector<source*>& chosen, std::uint64_t planned,
-                       const request& wanted) const {
-  const std::uint64_t size = (in.high - in.low) * slot_size_;
+bool arena::better_new(const window_gap& in, const std::vector<free_handle*>& chosen,
+                       std::uint64_t planned, const request& wanted) const {
+  const std::uint64_t size = (in.high - in.low) * slots_.slot_size();
   if (is_careful()) return false;
   const std::uint64_t each = handle_for(wanted);
   const double most = (1 + rules_.headroom) * static_cast<double>(peak_handed_out_);
-  const std::uint64_t then = reserved_ + planned * slot_size_ + size;
+  const std::uint64_t then = reserved_ + planned * slots_.slot_size() + size;
   return chosen.size() > (size + each - 1) / each && static_cast<double>(then) <= most &&
-         shared_.may_reserve(planned * slot_size_ + size);
+         shared_.may_reserve(planned * slots_.slot_size() + size);
 }
 
 const arena::survey& arena::look_around(const request& wanted, reach whose) {
@@ -323,47 +329,48 @@ const arena::survey& arena::look_around(const request& wanted, reach whose) {
   seen_.wanted = wanted;
   seen_.whose = whose;
   // For less than a slot no window is better than the end, and the walk can be spared.
-  seen_.best = wanted.units * unit <= slot_size_ ? window_at_end(wanted, whose)
-                                                 : best_window(wanted, whose, seen_.stretches);
+  seen_.best = wanted.units * unit <= slots_.slot_size()
+                   ? window_at_end(wanted, whose)
+                   : best_window(wanted, whose, seen_.stretches);
   seen_.holds = true;
   return seen_;
 }
 
-arena::room_plan arena::make_plan(const request& wanted, reach whose, means by) {
+room_plan arena::make_plan(const request& wanted, reach whose, fill_with by) {
   const survey& seen = look_around(wanted, whose);
   return fill(seen.best, seen.stretches, wanted, by);
 }
 
 /// What of the window has to be mapped, and with what: free handles of the stretches, or new ones.
-arena::room_plan arena::fill(const window& room, const std::vector<stretch>& stretches,
-                             const request& wanted, means by) const {
+room_plan arena::fill(const room_window& room, const std::vector<run_stretch>& stretches,
+                      const request& wanted, fill_with by) const {
   room_plan plan;
   plan.window = room;
   if (!plan.window.exists) return plan;
-  std::vector<gap> gaps = gaps_of(plan.window);
-  std::vector<source> sources;
-  if (by != means::growing && rules_.moves && !gaps.empty())
+  std::vector<window_gap> gaps = gaps_of(plan.window);
+  std::vector<free_handle> sources;
+  if (by != fill_with::new_handles && rules_.moves && !gaps.empty())
     sources = free_handles(plan.window, stretches);
 
-  std::vector<gap> rest;
-  for (const gap& each : gaps) {
-    for (const gap& open : plan_returns(plan, each, sources)) {
-      const std::vector<source*> chosen = choose(open, sources);
+  std::vector<window_gap> rest;
+  for (const window_gap& each : gaps) {
+    for (const window_gap& open : plan_returns(plan, each, sources)) {
+      const std::vector<free_handle*> chosen = choose(open, sources);
       if (better_new(open, chosen, plan.new_slots, wanted)) {
         plan_creation(plan, open, wanted);
         continue;
       }
       std::uint64_t at = open.low;
-      for (source* with : chosen) {
+      for (free_handle* with : chosen) {
         plan_move(plan, open, at, *with, /*returns=*/false);
-        at += handles_[with->number].slots;
+        at += slots_.handle(with->number).slots;
       }
       if (at < open.high) rest.push_back({at, open.high, open.hole});
     }
   }
-  plan.complete = rest.empty() || by != means::moving;
-  if (by == means::moving) return plan;
-  for (const gap& each : rest) plan_creation(plan, each, wanted);
+  plan.complete = rest.empty() || by != fill_with::free_handles;
+  if (by == fill_with::free_handles) return plan;
+  for (const window_gap& each : rest) plan_creation(plan, each, wanted);
   return plan;
 }
 

@@ -11,18 +11,20 @@ namespace weir { inline namespace v0 { namespace placement {
 /// The plan's blocks get addresses of their own, to which memory moves as they come. Half of all
 /// addresses are left for what nobody planned; and a plan that would take new memory is none.
 void arena::plan_round() {
-  const std::uint64_t reserved_slots = reserved_ / slot_size_;
+  const std::uint64_t reserved_slots = reserved_ / slots_.slot_size();
   if (rounds_.has_failed(reserved_slots)) rounds_.drop_plan();
   if (rounds_.has_plan() || !rounds_.is_worth_a_plan(reserved_slots)) return;
   try {
     const auto [height, live] = rounds_.plan();
-    const std::uint64_t slots = (height + slot_size_ - 1) / slot_size_;
-    const std::uint64_t low = end_address();
-    if (slots == 0 || low + slots * slot_size_ > range_.base() + range_.size().count() / 2) return;
-    if (slots * slot_size_ + handed_out_ - live > reserved_) return;
+    const std::uint64_t slots = (height + slots_.slot_size() - 1) / slots_.slot_size();
+    const std::uint64_t low = slots_.end_address();
+    if (slots == 0 ||
+        low + slots * slots_.slot_size() > slots_.base() + (slots_.limit() - slots_.base()) / 2)
+      return;
+    if (slots * slots_.slot_size() + handed_out_ - live > reserved_) return;
     if (!shared_.blocks.prepare(1)) return;
-    slots_.reserve(slots_.size() + slots);
-    append_hole(slots_.size() + slots);
+    slots_.prepare_slots(slots);
+    append_hole(slots_.count() + slots);
     rounds_.lay_out(low);
     reserved_when_planned_ = reserved_;
   } catch (const std::bad_alloc&) {
@@ -31,9 +33,9 @@ void arena::plan_round() {
 }
 
 /// The place, if there is nothing but memory that the stream may use and holes that can be filled.
-arena::window arena::planned_window(std::uint64_t place, const request& wanted) const noexcept {
-  window room{.start = place, .end = place + wanted.units * unit};
-  if (room.start == rounds::nowhere || room.end > end_address()) return room;
+room_window arena::planned_window(std::uint64_t place, const request& wanted) const noexcept {
+  room_window room{.start = place, .end = place + wanted.units * unit};
+  if (room.start == rounds::nowhere || room.end > slots_.end_address()) return room;
   if (room.start % (wanted.alignment * unit) != 0) return room;
   room.first = owners_[no_stream]->runs.over(room.start);
   if (room.first == no_block && wanted.stream < owners_.size())
@@ -43,8 +45,8 @@ arena::window arena::planned_window(std::uint64_t place, const request& wanted) 
     const block& there = shared_.blocks[at];
     if (there.address >= room.end) break;
     if (fillable(there)) {
-      room.gap_slots += slot_of(std::min(room.end, there.end()) + slot_size_ - 1) -
-                        slot_of(std::max(room.start, there.address));
+      room.gap_slots += slots_.slot_of(std::min(room.end, there.end()) + slots_.slot_size() - 1) -
+                        slots_.slot_of(std::max(room.start, there.address));
     } else if (!usable(there, wanted, reach::usable)) {
       return room;
     }
@@ -57,7 +59,7 @@ arena::window arena::planned_window(std::uint64_t place, const request& wanted) 
 block_index arena::fit_as_planned(const request& wanted) {
   const std::uint64_t place = rounds_.place_of(wanted.units, wanted.stream);
   if (place == rounds::nowhere) return fit_anywhere(wanted);
-  const window room = planned_window(place, wanted);
+  const room_window room = planned_window(place, wanted);
   if (!room.exists) {
     rounds_.miss_place(wanted.units, wanted.stream);
     return fit_anywhere(wanted);
@@ -72,8 +74,8 @@ bool arena::outgrows_plan(const request& wanted) const noexcept {
          reserved_ + wanted.units * unit > reserved_when_planned_ + reserved_when_planned_ / 64;
 }
 
-std::vector<arena::stretch> arena::usable_stretches(const request& wanted) const {
-  std::vector<stretch> stretches;
+std::vector<run_stretch> arena::usable_stretches(const request& wanted) const {
+  std::vector<run_stretch> stretches;
   for (block_index at = first_; at != no_block; at = shared_.blocks[at].after)
     if (usable(shared_.blocks[at], wanted, reach::usable)) add_to(stretches, at);
   return stretches;
@@ -83,9 +85,9 @@ std::vector<arena::stretch> arena::usable_stretches(const request& wanted) const
 /// cannot be, room anywhere. no_block: there is none without more.
 result<block_index> arena::make_planned_room(const request& wanted, const context_scope& bound) {
   if (!rounds_.has_plan()) return no_block;
-  const window room = planned_window(rounds_.place_of(wanted.units, wanted.stream), wanted);
+  const room_window room = planned_window(rounds_.place_of(wanted.units, wanted.stream), wanted);
   if (!room.exists) return no_block;
-  room_plan plan = fill(room, usable_stretches(wanted), wanted, means::moving);
+  room_plan plan = fill(room, usable_stretches(wanted), wanted, fill_with::free_handles);
   if (plan.complete) {
     auto made = carry_out(plan, wanted, bound);
     if (made ? *made != no_block : made.code() != errc::out_of_memory) return made;

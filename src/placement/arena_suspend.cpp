@@ -15,14 +15,14 @@ constexpr std::uint64_t least_gap = std::uint64_t{256} << 10;
 
 /// By handle: the block that its place begins in, or no_block if something of it is handed out.
 std::vector<block_index> arena::free_places() const {
-  std::vector<block_index> begins(handles_.size(), no_block);
-  std::vector<bool> pinned(handles_.size());
+  std::vector<block_index> begins(slots_.handle_count(), no_block);
+  std::vector<bool> pinned(slots_.handle_count());
   for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
     if (there.is() == block_kind::hole || there.is() == block_kind::stuck) continue;
-    for (std::uint64_t i = slot_of(there.address); i <= slot_of(there.end() - 1);) {
+    for (std::uint64_t i = slots_.slot_of(there.address); i <= slots_.slot_of(there.end() - 1);) {
       const handle_number number = slots_[i].current;
-      const handle& under = handles_[number];
+      const handle_record& under = slots_.handle(number);
       if (begins[number] == no_block) begins[number] = at;
       if (there.is() != block_kind::run) pinned[number] = true;
       i = under.slot + under.slots;
@@ -35,16 +35,14 @@ std::vector<block_index> arena::free_places() const {
 
 result<suspension> arena::plan_suspend() const {
   suspension plan{.places = {}, .left = {}, .contents = {}, .properties = properties_};
-  for (std::uint64_t i = 0; i < slots_.size(); ++i) {
-    const slot& there = slots_[i];
-    if (there.retained != 0 && there.retained_offset == 0)
-      plan.left.push_back(
-          {address_of(i), bytes{handles_[there.retained].slots * slot_size_}, true});
-    const handle& placed = handles_[there.current];
-    if (there.current == 0 || placed.slot != i) continue;
-    plan.places.push_back(
-        {address_of(i), bytes{placed.slots * slot_size_}, placed.memory, !placed.away});
-  }
+  slots_.each_retained([&](std::uint64_t at, handle_number number) {
+    const bytes size{slots_.handle(number).slots * slots_.slot_size()};
+    plan.left.push_back({slots_.address_of(at), size, true});
+  });
+  slots_.each_place([&](std::uint64_t at, const handle_record& placed) {
+    plan.places.push_back({slots_.address_of(at), bytes{placed.slots * slots_.slot_size()},
+                           placed.memory, !placed.away});
+  });
   for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
     if (there.is() != block_kind::live) continue;
@@ -62,54 +60,45 @@ result<suspension> arena::plan_suspend() const {
 
 result<suspension> arena::plan_resume() {
   const std::vector<block_index> begins = free_places();
-  spare_handles_.reserve(handles_.size());
-  const auto is_dropped = [&](std::size_t number) {
-    const handle& each = handles_[number];
+  slots_.prepare_erase();
+  const auto is_dropped = [&](handle_number number) {
+    const handle_record& each = slots_.handle(number);
     return !rules_.resumes_free && begins[number] != no_block && each.away &&
            each.memory.handle == 0;
   };
   std::vector<handle_number> dropped;
-  for (std::size_t number = 1; number < handles_.size(); ++number)
-    if (is_dropped(number)) dropped.push_back(static_cast<handle_number>(number));
+  for (handle_number number = 1; number < slots_.handle_count(); ++number)
+    if (is_dropped(number)) dropped.push_back(number);
   suspension plan{.places = {}, .left = {}, .contents = {}, .properties = properties_};
-  plan.places.reserve(handles_.size());
+  plan.places.reserve(slots_.handle_count());
   if (!shared_.blocks.prepare(2 * dropped.size())) return no_host_memory();
   // From high addresses to low: cutting leaves lower records as they are.
-  std::sort(dropped.begin(), dropped.end(),
-            [&](handle_number a, handle_number b) { return handles_[a].slot > handles_[b].slot; });
+  std::sort(dropped.begin(), dropped.end(), [&](handle_number a, handle_number b) {
+    return slots_.handle(a).slot > slots_.handle(b).slot;
+  });
   for (const handle_number number : dropped) {
-    const handle gone = handles_[number];
     leave_hole(number, begins[number], {});  // nothing was mapped there since its last use ended
-    for (std::uint32_t i = gone.slot; i < gone.slot + gone.slots; ++i) slots_[i] = {};
-    handles_[number] = {};
-    spare_handles_.push_back(number);
+    slots_.erase(number);
   }
   drop_trailing_holes();
-  for (std::uint64_t i = 0; i < slots_.size(); ++i) {
-    const handle& placed = handles_[slots_[i].current];
-    if (slots_[i].current == 0 || placed.slot != i) continue;
-    plan.places.push_back(
-        {address_of(i), bytes{placed.slots * slot_size_}, placed.memory, !placed.away});
-  }
+  slots_.each_place([&](std::uint64_t at, const handle_record& placed) {
+    plan.places.push_back({slots_.address_of(at), bytes{placed.slots * slots_.slot_size()},
+                           placed.memory, !placed.away});
+  });
   return plan;
 }
 
 void arena::apply(const suspension& plan, bool suspended) noexcept {
   for (const left_mapping& each : plan.left) {
-    const std::uint64_t first = slot_of(each.address);
+    const std::uint64_t first = slots_.slot_of(each.address);
     const handle_number number = slots_[first].retained;
     if (each.mapped || number == 0) continue;
-    for (std::uint64_t i = first; i < first + handles_[number].slots; ++i) {
-      slots_[i].retained = 0;
-      slots_[i].retained_offset = 0;
-    }
-    --handles_[number].retained;
+    slots_.drop_retained(first);
   }
   for (const suspended_place& each : plan.places) {
-    handle& placed = handles_[slots_[slot_of(each.address)].current];
-    const bool had_memory = placed.memory.handle != 0;
-    placed.memory = each.memory;
-    placed.away = !each.mapped;
+    const handle_number number = slots_[slots_.slot_of(each.address)].current;
+    const bool had_memory = slots_.handle(number).memory.handle != 0;
+    slots_.set_memory(number, each.memory, !each.mapped);
     if (had_memory == each.has_memory()) continue;
     if (had_memory) {
       remove_reserved(each.size.count());
@@ -136,11 +125,11 @@ std::uint64_t arena::suspended_bytes() const noexcept {
     const bool stays_away = (there.is() == block_kind::run && !rules_.resumes_free) ||
                             there.is() == block_kind::hole || there.is() == block_kind::stuck;
     if (stays_away) continue;
-    for (std::uint64_t i = std::max(counted, slot_of(there.address)); i <= slot_of(there.end() - 1);
-         i = counted) {
-      const handle& under = handles_[slots_[i].current];
+    for (std::uint64_t i = std::max(counted, slots_.slot_of(there.address));
+         i <= slots_.slot_of(there.end() - 1); i = counted) {
+      const handle_record& under = slots_.handle_at(i);
       counted = under.slot + under.slots;
-      if (under.memory.handle == 0) total += under.slots * slot_size_;
+      if (under.memory.handle == 0) total += under.slots * slots_.slot_size();
     }
   }
   return total;
