@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "placement/arena_runs.hpp"
 #include "placement/arena_slots.hpp"
 #include "placement/arena_types.hpp"
 #include "placement/backing_store.hpp"
@@ -53,9 +54,9 @@ class arena final : public backing_store {
                                               const context_scope& bound) override;
   [[nodiscard]] result<block_index> grow(const request& wanted,
                                          const context_scope& bound) override;
-  void prepare_free(stream_slot stream) override { static_cast<void>(owner_of(stream)); }
+  void prepare_free(stream_slot stream) override { runs_.prepare_owner(stream); }
   void free(block_index index, stamp freed) noexcept override;
-  void retire(stream_slot stream) noexcept override;
+  void retire(stream_slot stream) noexcept override { runs_.retire(stream); }
   [[nodiscard]] result<bytes> release(bytes most, const context_scope& bound) override;
   [[nodiscard]] result<void> grant(const vmm::access& peer, const context_scope& bound) override;
   result<void> close(const context_scope& bound) override;
@@ -78,18 +79,10 @@ class arena final : public backing_store {
   /// A request of this size gets its large handles however little memory is left.
   static constexpr std::uint64_t careless_from = std::uint64_t{256} << 20;
 
-  /// Free runs that one stream may use.
-  struct owner {
-    owner(block_store& blocks, std::uint64_t base) : runs{blocks, base} {}
-    fit_index runs;
-    block_index oldest = no_block;  // queue by epoch
-    block_index newest = no_block;
-  };
-
   /// What the last walk over the arena found. A request that cannot be met by moving is met by
   /// growing next, and the walk would be the same.
   struct survey {
-    bool holds = false;  // nothing has changed since
+    std::uint64_t at = ~std::uint64_t{0};  // of runs_.changes(): it holds while nothing changes
     request wanted;
     reach whose = reach::usable;
     room_window best;
@@ -98,11 +91,7 @@ class arena final : public backing_store {
   arena(placement_context& shared, pool_id pool, growth_rules rules, address_range range,
         std::uint64_t slot_size, physical_properties properties);
 
-  // arena.cpp: runs
-  [[nodiscard]] owner& owner_of(stream_slot stream) {
-    return stream < owners_.size() ? *owners_[stream] : add_owner(stream);
-  }
-  [[nodiscard]] owner& add_owner(stream_slot stream);
+  // arena.cpp
   /// Whether a request of so many units goes to the lowest address rather than the shortest run.
   [[nodiscard]] result<bool> lacks_memory_for(const request& wanted,
                                               const context_scope& bound) const;
@@ -133,27 +122,16 @@ class arena final : public backing_store {
 
   // arena.cpp
   [[nodiscard]] block_index fit_anywhere(const request& wanted);
-  void queue_up(block_index index, owner& to) noexcept;
-  void leave_queue(block_index index, owner& from) noexcept;
-  void add_run(block_index index) noexcept;     // to its owner's index and queue
-  void remove_run(block_index index) noexcept;  // from them
   [[nodiscard]] block_index carve(block_index run, const request& wanted) noexcept;
   [[nodiscard]] block_index hand_out(block_index index, const request& wanted) noexcept;
-  block_index split(block_index index, std::uint64_t at) noexcept;
-  void link_after(block_index index, block_index fresh) noexcept;
-  void unlink(block_index index) noexcept;
-  block_index merge_same_owner(block_index index) noexcept;
-  [[nodiscard]] block_index cut(block_index hint, std::uint64_t start, std::uint64_t end) noexcept;
 
   // arena_plan.cpp: where room could be made
   /// The size of new handles for the request.
   [[nodiscard]] std::uint64_t handle_for(const request& wanted) const noexcept {
     if (is_careful() && wanted.units * unit < careless_from) return slots_.slot_size();
-    return rules_.handle_for(wanted.units * unit, reserved_, slots_.slot_size(), last_owner_);
+    return rules_.handle_for(wanted.units * unit, reserved_, slots_.slot_size(),
+                             runs_.last_owner());
   }
-  [[nodiscard]] bool usable(const block& run, const request& wanted, reach whose) const noexcept;
-  [[nodiscard]] bool fillable(const block& hole) const noexcept;
-  [[nodiscard]] bool others_have_runs(stream_slot stream) const noexcept;
   [[nodiscard]] bool worth_a_plan(const request& wanted, reach whose) const noexcept;
   void add_to(std::vector<run_stretch>& stretches, block_index run) const;
   [[nodiscard]] room_window best_window(const request& wanted, reach whose,
@@ -210,27 +188,14 @@ class arena final : public backing_store {
   [[nodiscard]] block_index hand_out_window(block_index taken, const request& wanted) noexcept;
   void leave_hole(handle_number number, block_index hint, stamp used) noexcept;
   void fill_hole(const gap_filling& with, stamp ready) noexcept;
-  void note_hole(block_index index) noexcept;    // that became one
-  void forget_hole(block_index index) noexcept;  // that ceases to be one
-  void join_holes() noexcept;
   void drop_trailing_holes() noexcept;
-
-  [[nodiscard]] stamp stamp_of(const block& run) const noexcept {
-    return {run.stream, run.in.freed};
-  }
 
   growth_rules rules_;
   address_range range_;
   physical_properties properties_;
   arena_slots slots_;
-  std::vector<std::unique_ptr<owner>> owners_;  // by stream slot; 0 is everybody
-  stream_slot last_owner_ = no_stream;          // the highest that ever had a run
-  block_index first_ = no_block;
-  block_index last_ = no_block;
+  arena_runs runs_;
   std::uint64_t peak_handed_out_ = 0;  // since memory was last released
-  std::size_t holes_ = 0;              // records of kind hole
-  block_index any_hole_ = no_block;    // they are linked by in.older and in.newer, in no order
-  std::size_t stuck_ = 0;              // records of kind stuck
   survey seen_;
   rounds rounds_;
   std::uint64_t reserved_when_planned_ = 0;

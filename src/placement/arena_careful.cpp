@@ -91,13 +91,13 @@ block_index arena::fit_carefully(const request& wanted) {
     weigh(low);
     if (small) weigh((end - size) / step * step);
   };
-  if (owners_.size() > wanted.stream && wanted.stream != no_stream)
-    owners_[wanted.stream]->runs.see_lowest(wanted.units, most_weighed, consider);
-  owners_[no_stream]->runs.see_lowest(wanted.units, most_weighed, consider);
+  if (runs_.owners() > wanted.stream && wanted.stream != no_stream)
+    runs_.of(wanted.stream).see_lowest(wanted.units, most_weighed, consider);
+  runs_.of(no_stream).see_lowest(wanted.units, most_weighed, consider);
   if (best.run == no_block || (best.pinned != 0 && !wanted.may_pin)) return no_block;
   if (!shared_.blocks.prepare(3)) return no_block;
   const bool at_its_start = best.start == shared_.blocks[best.run].address;
-  return carve(at_its_start ? best.run : split(best.run, best.start), wanted);
+  return carve(at_its_start ? best.run : runs_.split(best.run, best.start), wanted);
 }
 
 }}}  // namespace weir::v0::placement

@@ -33,7 +33,7 @@ void arena::find_relocations(room_plan& room, const request& wanted) const noexc
         if (run.stream != wanted.stream) {
           entered.used = now;
         } else if (entered.used.stream == no_stream || is_after(run.in.freed, entered.used.epoch)) {
-          entered.used = stamp_of(run);
+          entered.used = runs_.stamp_of(run);
         }
       }
     }
@@ -50,12 +50,12 @@ block_index arena::append_fresh(const std::vector<relocation>& relocations) noex
     if (slots_.count() < each.with->slot + each.with->slots)
       slots_.resize(each.with->slot + each.with->slots);
     const auto units = static_cast<std::uint32_t>(each.with->slots * slots_.slot_size() / unit);
-    if (fresh != no_block && stamp_of(shared_.blocks[fresh]) == each.ready &&
+    if (fresh != no_block && runs_.stamp_of(shared_.blocks[fresh]) == each.ready &&
         can_join(shared_.blocks[fresh].units, units)) {
       shared_.blocks[fresh].units += units;
       continue;
     }
-    if (fresh != no_block) add_run(fresh);
+    if (fresh != no_block) runs_.add_run(fresh);
     fresh = shared_.blocks.make();
     block& run = shared_.blocks[fresh];
     run.address = slots_.address_of(each.with->slot);
@@ -63,10 +63,10 @@ block_index arena::append_fresh(const std::vector<relocation>& relocations) noex
     run.become(block_kind::run);
     run.stream = each.ready.stream;
     run.in.freed = each.ready.epoch;
-    link_after(last_, fresh);
+    runs_.link_after(runs_.last(), fresh);
     if (first == no_block) first = fresh;
   }
-  if (fresh != no_block) add_run(fresh);
+  if (fresh != no_block) runs_.add_run(fresh);
   return first;
 }
 
@@ -93,7 +93,7 @@ block_index arena::apply_changes(room_plan& room, block_index first) noexcept {
   const std::uint64_t floor = slots_.address_of(slots_.slot_of(room.window.start));
   std::size_t at = 0;
   for (; at < changes.size() && changes[at].address >= floor; ++at) apply(changes[at]);
-  const block_index taken = cut(first, room.window.start, room.window.end);
+  const block_index taken = runs_.cut(first, room.window.start, room.window.end);
   for (; at < changes.size(); ++at) apply(changes[at]);
   return taken;
 }
@@ -123,7 +123,7 @@ block_index arena::hand_out_window(block_index taken, const request& wanted) noe
   static_cast<void>(hand_out(taken, wanted));
   for (const block_index beside : {shared_.blocks[taken].after, shared_.blocks[taken].before})
     if (beside != no_block && shared_.blocks[beside].is() == block_kind::run)
-      merge_same_owner(beside);
+      runs_.merge_same_owner(beside);
   return taken;
 }
 
@@ -133,12 +133,12 @@ block_index arena::hand_out_window(block_index taken, const request& wanted) noe
 void arena::leave_hole(handle_number number, block_index hint, stamp used) noexcept {
   const handle_record& moved = slots_.handle(number);
   const std::uint64_t start = slots_.address_of(moved.slot);
-  const block_index hole = cut(hint, start, start + moved.slots * slots_.slot_size());
+  const block_index hole = runs_.cut(hint, start, start + moved.slots * slots_.slot_size());
   block& left = shared_.blocks[hole];
   left.become(block_kind::hole);
   left.stream = used.stream;
   left.in = {};
-  note_hole(hole);
+  runs_.note_hole(hole);
   left.in.freed = used.epoch;
   slots_.leave(number);
 }
@@ -149,15 +149,15 @@ void arena::fill_hole(const gap_filling& with, stamp ready) noexcept {
   const std::uint64_t end = start + with.slots * slots_.slot_size();
   block_index at = with.hole;
   while (shared_.blocks[at].end() <= start) at = shared_.blocks[at].after;
-  if (shared_.blocks[at].address < start) at = split(at, start);
-  if (shared_.blocks[at].end() > end) split(at, end);
-  forget_hole(at);
+  if (shared_.blocks[at].address < start) at = runs_.split(at, start);
+  if (shared_.blocks[at].end() > end) runs_.split(at, end);
+  runs_.forget_hole(at);
   block& run = shared_.blocks[at];
   run.become(block_kind::run);
   run.stream = ready.stream;
   run.in = {};
   run.in.freed = ready.epoch;
-  add_run(at);
+  runs_.add_run(at);
 }
 
 }}}  // namespace weir::v0::placement

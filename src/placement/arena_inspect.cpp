@@ -7,13 +7,13 @@
 namespace weir { inline namespace v0 { namespace placement {
 
 std::uint64_t arena::bound_to(stream_slot stream) const noexcept {
-  return stream == no_stream || stream >= owners_.size() ? 0 : owners_[stream]->runs.total();
+  return stream == no_stream || stream >= runs_.owners() ? 0 : runs_.of(stream).total();
 }
 
 std::uint64_t arena::longest_fit(stream_slot stream) const noexcept {
-  std::uint64_t longest = owners_[no_stream]->runs.longest();
-  if (stream < owners_.size())
-    longest = std::max<std::uint64_t>(longest, owners_[stream]->runs.longest());
+  std::uint64_t longest = runs_.of(no_stream).longest();
+  if (stream < runs_.owners())
+    longest = std::max<std::uint64_t>(longest, runs_.of(stream).longest());
   return longest * unit;
 }
 
@@ -21,7 +21,7 @@ std::uint64_t arena::fragments() const noexcept {
   if (suspended_) return 0;
   std::uint64_t whole = 0;
   const block_store& blocks = shared_.blocks;
-  for (block_index at = first_; at != no_block;) {
+  for (block_index at = runs_.first(); at != no_block;) {
     if (blocks[at].is() != block_kind::run) {
       at = blocks[at].after;
       continue;
@@ -42,16 +42,12 @@ std::uint64_t arena::fragments() const noexcept {
 }
 
 std::size_t arena::footprint() const noexcept {
-  std::size_t total = slots_.footprint() + rounds_.footprint();
-  for (const auto& each : owners_) total += sizeof(owner) + each->runs.footprint();
-  return total;
+  return slots_.footprint() + runs_.footprint() + rounds_.footprint();
 }
 
 block_index arena::block_over(std::uint64_t address) const noexcept {
   if (address < slots_.base() || address >= slots_.end_address()) return no_block;
-  block_index at = first_;
-  while (shared_.blocks[at].end() <= address) at = shared_.blocks[at].after;
-  return at;
+  return runs_.over(address);
 }
 
 result<block_handles> arena::handles_under(block_index index) const {
@@ -68,7 +64,7 @@ result<block_handles> arena::handles_under(block_index index) const {
 }
 
 void arena::describe(pool_snapshot& into) const {
-  for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
+  for (block_index at = runs_.first(); at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
     block_info info{.address = there.address, .size = bytes{there.size()}, .pool = pool_};
     switch (there.is()) {
@@ -117,9 +113,9 @@ std::string arena::check() const {
   std::size_t holes = 0;
   std::size_t blocked = 0;
   std::uint64_t free_bytes = 0;
-  std::vector<std::uint64_t> by_owner(owners_.size());
+  std::vector<std::uint64_t> by_owner(runs_.owners());
   block_index before = no_block;
-  for (block_index at = first_; at != no_block; before = at, at = blocks[at].after) {
+  for (block_index at = runs_.first(); at != no_block; before = at, at = blocks[at].after) {
     const block& there = blocks[at];
     if (there.address != expected) complain("a gap or overlap of blocks", there.address);
     if (there.before != before) complain("a broken link", there.address);
@@ -146,7 +142,7 @@ std::string arena::check() const {
         complain("a hole that is not of whole slots", there.address);
     } else if (there.is() == block_kind::run) {
       free_bytes += there.size();
-      if (there.stream >= owners_.size()) {
+      if (there.stream >= runs_.owners()) {
         complain("a run of an unknown owner", there.address);
       } else {
         by_owner[there.stream] += there.size();
@@ -161,10 +157,11 @@ std::string arena::check() const {
       out += there.size();
     }
   }
-  if (before != last_) complain("a wrong last block", expected);
+  if (before != runs_.last()) complain("a wrong last block", expected);
   if (expected != slots_.end_address()) complain("an end that is not the slots' end", expected);
-  if (holes != holes_ || blocked != stuck_) complain("a wrong count of holes", expected);
-  for (block_index at = any_hole_; at != no_block; at = blocks[at].in.newer) {
+  if (holes != runs_.holes() || blocked != runs_.stuck())
+    complain("a wrong count of holes", expected);
+  for (block_index at = runs_.any_hole(); at != no_block; at = blocks[at].in.newer) {
     if (blocks[at].is() != block_kind::hole)
       complain("no hole among the holes", blocks[at].address);
     --holes;
@@ -177,12 +174,11 @@ std::string arena::check() const {
     if (each.memory.handle == 0) gone += each.slots * slots_.slot_size();
   }
   if (out + free_bytes != reserved_ + gone) complain("handed out + free is not reserved", expected);
-  for (std::size_t i = 0; i < owners_.size(); ++i) {
-    if (owners_[i]->runs.total() != by_owner[i])
-      complain("a wrong sum of an owner's runs", expected);
+  for (stream_slot i = 0; i < runs_.owners(); ++i) {
+    if (runs_.of(i).total() != by_owner[i]) complain("a wrong sum of an owner's runs", expected);
     block_index last_in_queue = no_block;
     std::uint64_t queued = 0;
-    for (block_index at = owners_[i]->oldest; at != no_block; at = blocks[at].in.newer) {
+    for (block_index at = runs_.oldest(i); at != no_block; at = blocks[at].in.newer) {
       queued += blocks[at].size();
       if (blocks[at].in.older != last_in_queue) complain("a broken queue", blocks[at].address);
       if (last_in_queue != no_block &&
@@ -190,7 +186,7 @@ std::string arena::check() const {
         complain("a queue out of order", blocks[at].address);
       last_in_queue = at;
     }
-    if (owners_[i]->newest != last_in_queue) complain("a wrong end of a queue", expected);
+    if (runs_.newest(i) != last_in_queue) complain("a wrong end of a queue", expected);
     if (i != no_stream && queued != by_owner[i]) complain("a queue that misses runs", expected);
   }
   std::uint64_t physical = 0;

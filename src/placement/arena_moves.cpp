@@ -14,7 +14,7 @@ result<block_index> arena::rearrange(const request& wanted, reach whose,
                                      const context_scope& bound) {
   if (whose == reach::behind_wait) {
     // It is asked when what is usable was not enough: without others' runs there is no more.
-    if (!others_have_runs(wanted.stream)) return no_block;
+    if (!runs_.others_have_runs(wanted.stream)) return no_block;
     WEIR_TRY_VALUE(borrowed, borrow(wanted, bound));
     if (borrowed != no_block) return borrowed;
   } else if (rounds::is_large(wanted.units)) {
@@ -30,7 +30,7 @@ result<block_index> arena::rearrange(const request& wanted, reach whose,
   // Where one slot is room enough a free handle would have served as it is.
   if (wanted.units * unit <= slots_.slot_size()) return no_block;
   unblock(bound);
-  join_holes();
+  runs_.join_holes();
   if (!worth_a_plan(wanted, whose)) return no_block;
   room_plan plan = make_plan(wanted, whose, fill_with::free_handles);
   if (!plan.complete) return no_block;
@@ -41,17 +41,17 @@ result<block_index> arena::rearrange(const request& wanted, reach whose,
 result<block_index> arena::borrow(const request& wanted, const context_scope& bound) {
   const std::uint64_t needed = wanted.units_with_alignment();
   block_index best = no_block;
-  for (stream_slot other = 1; other < owners_.size(); ++other) {
+  for (stream_slot other = 1; other < runs_.owners(); ++other) {
     if (other == wanted.stream) continue;
-    const fit_index& theirs = owners_[other]->runs;
+    const fit_index& theirs = runs_.of(other);
     const block_index match = goes_low(needed) ? theirs.lowest(needed) : theirs.shortest(needed);
     if (match == no_block) continue;
     const block& run = shared_.blocks[match];
-    if (!shared_.order.can_wait_for(stamp_of(run))) continue;
+    if (!shared_.order.can_wait_for(runs_.stamp_of(run))) continue;
     if (best == no_block || run.units < shared_.blocks[best].units) best = match;
   }
   if (best == no_block) return no_block;
-  WEIR_TRY_VALUE(waits, shared_.wait(wanted.stream, stamp_of(shared_.blocks[best]), bound));
+  WEIR_TRY_VALUE(waits, shared_.wait(wanted.stream, runs_.stamp_of(shared_.blocks[best]), bound));
   return waits ? carve(best, wanted) : no_block;
 }
 
@@ -71,12 +71,12 @@ result<block_index> arena::grow(const request& wanted, const context_scope& boun
     if (const block_index room = fit(anywhere); room != no_block) return room;
   }
   unblock(bound);
-  join_holes();
+  runs_.join_holes();
   const bool move = !prefers_growth(wanted);
   // Others' memory first, if this goes beyond the slack anyway; then without.
   for (const reach whose : {reach::behind_wait, reach::usable}) {
     if (whose == reach::behind_wait &&
-        (!move || !shared_.queues_waits || !others_have_runs(wanted.stream)))
+        (!move || !shared_.queues_waits || !runs_.others_have_runs(wanted.stream)))
       continue;
     room_plan plan = make_plan(wanted, whose, move ? fill_with::both : fill_with::new_handles);
     if (!plan.complete || !shared_.may_reserve(plan.new_slots * slots_.slot_size())) continue;
@@ -109,7 +109,7 @@ result<block_index> arena::grow_mixing(const request& wanted, const context_scop
     ~scope() { set(false); }
     void set(bool mixes) const noexcept {
       of.mixes_ = mixes;
-      of.seen_.holds = false;
+      of.runs_.note_change();
     }
   };
   const scope mixing{*this};
@@ -173,7 +173,7 @@ result<bool> arena::wait_for_others(const room_plan& room, const request& wanted
       const block& there = shared_.blocks[at];
       if (there.end() <= start || there.is() != block_kind::run) continue;
       if (there.stream == no_stream || there.stream == wanted.stream) continue;
-      WEIR_TRY_VALUE(waits, shared_.wait(wanted.stream, stamp_of(there), bound));
+      WEIR_TRY_VALUE(waits, shared_.wait(wanted.stream, runs_.stamp_of(there), bound));
       if (!waits) return false;
     }
     return true;
@@ -280,8 +280,8 @@ void arena::append_hole(std::uint64_t high) noexcept {
     hole.stream = no_stream;
     hole.become(block_kind::hole);
     slots_.resize(end);
-    link_after(last_, beyond);
-    note_hole(beyond);
+    runs_.link_after(runs_.last(), beyond);
+    runs_.note_hole(beyond);
   }
 }
 
@@ -290,23 +290,19 @@ void arena::append_hole(std::uint64_t high) noexcept {
 void arena::block_off(std::uint64_t low, std::uint64_t high) noexcept {
   if (high > slots_.count()) append_hole(high);
   block_index at = block_over(slots_.address_of(low));
-  if (shared_.blocks[at].address < slots_.address_of(low)) at = split(at, slots_.address_of(low));
-  if (shared_.blocks[at].end() > slots_.address_of(high)) split(at, slots_.address_of(high));
-  forget_hole(at);
-  shared_.blocks[at].become(block_kind::stuck);
-  ++stuck_;
+  if (shared_.blocks[at].address < slots_.address_of(low))
+    at = runs_.split(at, slots_.address_of(low));
+  if (shared_.blocks[at].end() > slots_.address_of(high)) runs_.split(at, slots_.address_of(high));
+  runs_.block_off(at);
 }
 
 /// Tries once more to take away what blocks addresses.
 void arena::unblock(const context_scope& bound) noexcept {
-  for (block_index at = first_; stuck_ != 0 && at != no_block; at = shared_.blocks[at].after) {
-    block& there = shared_.blocks[at];
+  for (block_index at = runs_.first(); runs_.stuck() != 0 && at != no_block;
+       at = shared_.blocks[at].after) {
+    const block& there = shared_.blocks[at];
     if (there.is() != block_kind::stuck) continue;
-    if (!vmm::unmap(bound, there.address, bytes{there.size()})) continue;
-    there.become(block_kind::hole);
-    there.stream = no_stream;
-    note_hole(at);
-    --stuck_;
+    if (vmm::unmap(bound, there.address, bytes{there.size()})) runs_.unblock(at);
   }
 }
 
@@ -317,7 +313,7 @@ bool arena::may_be_released(const block& run) const noexcept { return run.stream
 result<bytes> arena::release(bytes most, const context_scope& bound) {
   std::uint64_t released = 0;
   // From the end, so that the arena gets shorter.
-  for (block_index at = last_; at != no_block && released < most.count();) {
+  for (block_index at = runs_.last(); at != no_block && released < most.count();) {
     const block_index before = shared_.blocks[at].before;
     const block& run = shared_.blocks[at];
     if (run.is() == block_kind::run && may_be_released(run)) {
@@ -352,12 +348,12 @@ result<bool> arena::release_handle(handle_number number, block_index run,
   if (!shared_.blocks.prepare(2)) return errc::no_host_memory;
   if (going.retained != 0) {
     std::vector<std::uint32_t> left_behind;
-    for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
+    for (block_index at = runs_.first(); at != no_block; at = shared_.blocks[at].after) {
       const block& hole = shared_.blocks[at];
       if (hole.is() != block_kind::hole) continue;
       for (std::uint64_t i = slots_.slot_of(hole.address); i < slots_.slot_of(hole.end()); ++i) {
         if (slots_[i].retained != number) continue;
-        if (!fillable(hole)) return false;
+        if (!runs_.fillable(hole)) return false;
         if (slots_[i].retained_offset == 0) left_behind.push_back(static_cast<std::uint32_t>(i));
       }
     }
@@ -382,55 +378,13 @@ result<bool> arena::release_handle(handle_number number, block_index run,
   return true;
 }
 
-void arena::note_hole(block_index index) noexcept {
-  block& hole = shared_.blocks[index];
-  hole.in.older = no_block;
-  hole.in.newer = any_hole_;
-  if (any_hole_ != no_block) shared_.blocks[any_hole_].in.older = index;
-  any_hole_ = index;
-  ++holes_;
-  seen_.holds = false;
-}
-
-void arena::forget_hole(block_index index) noexcept {
-  const block& hole = shared_.blocks[index];
-  (hole.in.older == no_block ? any_hole_ : shared_.blocks[hole.in.older].in.newer) = hole.in.newer;
-  if (hole.in.newer != no_block) shared_.blocks[hole.in.newer].in.older = hole.in.older;
-  --holes_;
-  seen_.holds = false;
-}
-
-/// Adjoining holes that can be filled become one: it takes fewer handles to fill.
-void arena::join_holes() noexcept {
-  if (holes_ < 2) return;
-  const auto can_be_filled = [&](block_index index) {
-    return index != no_block && fillable(shared_.blocks[index]);
-  };
-  for (block_index at = any_hole_; at != no_block; at = shared_.blocks[at].in.newer) {
-    // The lowest of a row takes in the others.
-    if (!can_be_filled(at) || can_be_filled(shared_.blocks[at].before)) continue;
-    block& low = shared_.blocks[at];
-    for (block_index after = low.after; can_be_filled(after); after = low.after) {
-      if (!can_join(low.units, shared_.blocks[after].units)) break;
-      low.stream = no_stream;
-      low.units += shared_.blocks[after].units;
-      unlink(after);
-      forget_hole(after);
-      shared_.blocks.recycle(after);
-    }
-  }
-}
-
 void arena::drop_trailing_holes() noexcept {
-  while (last_ != no_block && fillable(shared_.blocks[last_])) {
-    const block& hole = shared_.blocks[last_];
+  while (runs_.last() != no_block && runs_.fillable(shared_.blocks[runs_.last()])) {
+    const block& hole = shared_.blocks[runs_.last()];
     const std::uint64_t low = slots_.slot_of(hole.address);
     for (std::uint64_t i = low; i < slots_.count(); ++i)
       if (slots_[i].retained != 0) return;
-    const block_index absorbed = last_;
-    unlink(absorbed);
-    forget_hole(absorbed);
-    shared_.blocks.recycle(absorbed);
+    runs_.drop_last_hole();
     slots_.resize(low);
   }
 }
@@ -472,24 +426,14 @@ result<void> arena::close(const context_scope& bound) {
       note(vmm::unmap(bound, slots_.address_of(each.slot), bytes{each.slots * slots_.slot_size()}));
     if (each.memory.handle != 0) note(release_surely(bound, each.memory));
   }
-  for (block_index at = first_; at != no_block;) {
+  for (block_index at = runs_.first(); at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
-    const block_index next = there.after;
     if (there.is() == block_kind::stuck)
       note(vmm::unmap(bound, there.address, bytes{there.size()}));
-    shared_.blocks.recycle(at);
-    at = next;
   }
-  first_ = last_ = no_block;
-  holes_ = 0;
-  stuck_ = 0;
-  any_hole_ = no_block;
+  runs_.clear();
   rounds_.forget();
   slots_.clear();
-  owners_.resize(1);  // everybody, who has nothing any more
-  std::destroy_at(owners_.front().get());
-  std::construct_at(owners_.front().get(), shared_.blocks, slots_.base());
-  last_owner_ = no_stream;
   remove_reserved(reserved_);
   handed_out_ = 0;
   suspended_ = false;

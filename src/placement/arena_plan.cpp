@@ -5,30 +5,14 @@
 
 namespace weir { inline namespace v0 { namespace placement {
 
-bool arena::usable(const block& run, const request& wanted, reach whose) const noexcept {
-  if (run.is() != block_kind::run) return false;
-  if (run.stream == no_stream || run.stream == wanted.stream) return true;
-  return whose == reach::behind_wait && shared_.order.can_wait_for(stamp_of(run));
-}
-
-bool arena::fillable(const block& hole) const noexcept {
-  return hole.is() == block_kind::hole && shared_.order.completed(stamp_of(hole));
-}
-
-bool arena::others_have_runs(stream_slot stream) const noexcept {
-  for (stream_slot other = 1; other < owners_.size(); ++other)
-    if (other != stream && owners_[other]->runs.total() != 0) return true;
-  return false;
-}
-
 /// False where no plan that moves can be complete, and looking for one can be spared: the bytes of
 /// a window and of what is moved into its gaps are all in runs that the request may use, and new
 /// memory is taken for a gap only where there is headroom for a slot.
 bool arena::worth_a_plan(const request& wanted, reach whose) const noexcept {
   std::uint64_t most = 0;
-  for (stream_slot each = 0; each < owners_.size(); ++each)
+  for (stream_slot each = 0; each < runs_.owners(); ++each)
     if (whose == reach::behind_wait || each == no_stream || each == wanted.stream)
-      most += owners_[each]->runs.total();
+      most += runs_.of(each).total();
   if (most >= wanted.units * unit) return true;
   return static_cast<double>(reserved_ + slots_.slot_size()) <=
          (1 + rules_.headroom) * static_cast<double>(peak_handed_out_);
@@ -122,12 +106,12 @@ room_window arena::best_window(const request& wanted, reach whose,
     }
   };
 
-  for (block_index at = first_; at != no_block; at = blocks[at].after) {
+  for (block_index at = runs_.first(); at != no_block; at = blocks[at].after) {
     const block& there = blocks[at];
     const block_kind kind = there.is();
-    const bool run = kind == block_kind::run && usable(there, wanted, whose);
+    const bool run = kind == block_kind::run && runs_.usable(there, wanted.stream, whose);
     if (run) add_to(stretches, at);
-    if (run || (kind == block_kind::hole && fillable(there))) {
+    if (run || (kind == block_kind::hole && runs_.fillable(there))) {
       row.push_back({at, there.address, there.end(), !run});
     } else if (!row.empty()) {
       weigh(false);
@@ -148,12 +132,13 @@ room_window arena::best_window(const request& wanted, reach whose,
 /// The window that begins with the run at the arena's end, or at the end itself.
 room_window arena::window_at_end(const request& wanted, reach whose) const {
   const std::uint64_t step = wanted.alignment * unit;
-  const bool with_run = last_ != no_block && usable(shared_.blocks[last_], wanted, whose);
-  const std::uint64_t low = with_run ? shared_.blocks[last_].address : slots_.end_address();
+  const bool with_run =
+      runs_.last() != no_block && runs_.usable(shared_.blocks[runs_.last()], wanted.stream, whose);
+  const std::uint64_t low = with_run ? shared_.blocks[runs_.last()].address : slots_.end_address();
   room_window best{.start = (low + step - 1) / step * step};
-  if (with_run && is_careful()) best.start = careful_start(last_, wanted);
+  if (with_run && is_careful()) best.start = careful_start(runs_.last(), wanted);
   best.end = best.start + wanted.units * unit;
-  best.first = with_run && best.start < slots_.end_address() ? last_ : no_block;
+  best.first = with_run && best.start < slots_.end_address() ? runs_.last() : no_block;
   best.exists = best.end <= slots_.limit();
   return best;
 }
@@ -324,7 +309,7 @@ bool arena::better_new(const window_gap& in, const std::vector<free_handle*>& ch
 }
 
 const arena::survey& arena::look_around(const request& wanted, reach whose) {
-  if (seen_.holds && seen_.wanted == wanted && seen_.whose == whose) return seen_;
+  if (seen_.at == runs_.changes() && seen_.wanted == wanted && seen_.whose == whose) return seen_;
   seen_ = {};
   seen_.wanted = wanted;
   seen_.whose = whose;
@@ -332,7 +317,7 @@ const arena::survey& arena::look_around(const request& wanted, reach whose) {
   seen_.best = wanted.units * unit <= slots_.slot_size()
                    ? window_at_end(wanted, whose)
                    : best_window(wanted, whose, seen_.stretches);
-  seen_.holds = true;
+  seen_.at = runs_.changes();
   return seen_;
 }
 

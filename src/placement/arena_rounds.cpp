@@ -37,17 +37,17 @@ room_window arena::planned_window(std::uint64_t place, const request& wanted) co
   room_window room{.start = place, .end = place + wanted.units * unit};
   if (room.start == rounds::nowhere || room.end > slots_.end_address()) return room;
   if (room.start % (wanted.alignment * unit) != 0) return room;
-  room.first = owners_[no_stream]->runs.over(room.start);
-  if (room.first == no_block && wanted.stream < owners_.size())
-    room.first = owners_[wanted.stream]->runs.over(room.start);
+  room.first = runs_.of(no_stream).over(room.start);
+  if (room.first == no_block && wanted.stream < runs_.owners())
+    room.first = runs_.of(wanted.stream).over(room.start);
   if (room.first == no_block) room.first = block_over(room.start);
   for (block_index at = room.first; at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
     if (there.address >= room.end) break;
-    if (fillable(there)) {
+    if (runs_.fillable(there)) {
       room.gap_slots += slots_.slot_of(std::min(room.end, there.end()) + slots_.slot_size() - 1) -
                         slots_.slot_of(std::max(room.start, there.address));
-    } else if (!usable(there, wanted, reach::usable)) {
+    } else if (!runs_.usable(there, wanted.stream, reach::usable)) {
       return room;
     }
   }
@@ -65,7 +65,7 @@ block_index arena::fit_as_planned(const request& wanted) {
     return fit_anywhere(wanted);
   }
   if (room.gap_slots != 0 || !shared_.blocks.prepare(2)) return no_block;
-  return hand_out(cut(room.first, room.start, room.end), wanted);
+  return hand_out(runs_.cut(room.first, room.start, room.end), wanted);
 }
 
 /// A plan is there to save time: where the arena grows by a sixty-fourth under it, it is a bad one.
@@ -76,8 +76,8 @@ bool arena::outgrows_plan(const request& wanted) const noexcept {
 
 std::vector<run_stretch> arena::usable_stretches(const request& wanted) const {
   std::vector<run_stretch> stretches;
-  for (block_index at = first_; at != no_block; at = shared_.blocks[at].after)
-    if (usable(shared_.blocks[at], wanted, reach::usable)) add_to(stretches, at);
+  for (block_index at = runs_.first(); at != no_block; at = shared_.blocks[at].after)
+    if (runs_.usable(shared_.blocks[at], wanted.stream, reach::usable)) add_to(stretches, at);
   return stretches;
 }
 

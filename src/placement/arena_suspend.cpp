@@ -17,7 +17,7 @@ constexpr std::uint64_t least_gap = std::uint64_t{256} << 10;
 std::vector<block_index> arena::free_places() const {
   std::vector<block_index> begins(slots_.handle_count(), no_block);
   std::vector<bool> pinned(slots_.handle_count());
-  for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
+  for (block_index at = runs_.first(); at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
     if (there.is() == block_kind::hole || there.is() == block_kind::stuck) continue;
     for (std::uint64_t i = slots_.slot_of(there.address); i <= slots_.slot_of(there.end() - 1);) {
@@ -43,7 +43,7 @@ result<suspension> arena::plan_suspend() const {
     plan.places.push_back({slots_.address_of(at), bytes{placed.slots * slots_.slot_size()},
                            placed.memory, !placed.away});
   });
-  for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
+  for (block_index at = runs_.first(); at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
     if (there.is() != block_kind::live) continue;
     auto* const last = plan.contents.empty() ? nullptr : &plan.contents.back();
@@ -113,14 +113,14 @@ void arena::apply(const suspension& plan, bool suspended) noexcept {
                   .size = each.size.count()});
   }
   suspended_ = suspended;
-  seen_.holds = false;
+  runs_.note_change();
 }
 
 std::uint64_t arena::suspended_bytes() const noexcept {
   if (!suspended_) return 0;
   std::uint64_t total = 0;
   std::uint64_t counted = 0;  // slots up to here
-  for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
+  for (block_index at = runs_.first(); at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
     const bool stays_away = (there.is() == block_kind::run && !rules_.resumes_free) ||
                             there.is() == block_kind::hole || there.is() == block_kind::stuck;
