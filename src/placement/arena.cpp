@@ -14,7 +14,9 @@ arena::arena(placement_context& shared, pool_id pool, growth_rules rules, addres
       properties_{properties},
       slots_{range_.base(), range_.size().count(), slot_size},
       runs_{shared.blocks, shared.order, range_.base()},
-      rounds_{range_.base()} {}
+      usual_{runs_, rules_.lowest_up_to},
+      careful_{shared_, runs_, slots_, usual_},
+      planned_{runs_, slots_, careful_} {}
 
 arena::~arena() = default;
 
@@ -47,39 +49,16 @@ block_index arena::hand_out(block_index index, const request& wanted) noexcept {
   fresh.out = {};
   handed_out_ += fresh.size();
   peak_handed_out_ = std::max(peak_handed_out_, handed_out_);
-  if (rounds_.notes() && rounds::is_large(fresh.units)) rounds_.requested(fresh);
+  planned_.handed_out(fresh);
   return index;
 }
 
-/// The low end of a run, as far as the alignment allows.
-block_index arena::carve(block_index index, const request& wanted) noexcept {
-  if (!shared_.blocks.prepare(2)) return no_block;
-  const std::uint64_t step = wanted.alignment * unit;
-  const std::uint64_t start = (shared_.blocks[index].address + step - 1) & ~(step - 1);
-  return hand_out(runs_.carve(index, start, wanted.units), wanted);
-}
-
-block_index arena::fit(const request& wanted) {
-  return rounds_.has_plan() ? fit_as_planned(wanted) : fit_anywhere(wanted);
-}
-
-block_index arena::fit_anywhere(const request& wanted) {
-  const std::uint64_t needed = wanted.units_with_alignment();
-  const bool low = goes_low(needed);
-  if (is_careful()) return fit_carefully(wanted);
-  const auto best_of = [&](stream_slot owner) {
-    const fit_index& from = runs_.of(owner);
-    return low ? from.lowest(needed) : from.shortest(needed);
-  };
-  runs_.prepare_owner(wanted.stream);
-  block_index match = best_of(wanted.stream);
-  if (const block_index other = best_of(no_stream); other != no_block) {
-    const block_store& blocks = shared_.blocks;
-    if (match == no_block || (low ? blocks[other].address < blocks[match].address
-                                  : blocks[other].units < blocks[match].units))
-      match = other;
-  }
-  return match == no_block ? no_block : carve(match, wanted);
+block_index arena::take(const free_place& place, const request& wanted) noexcept {
+  if (place.first == no_block || !shared_.blocks.prepare(2)) return no_block;
+  if (!place.over_runs)
+    return hand_out(runs_.carve(place.first, place.start, wanted.units), wanted);
+  const std::uint64_t end = place.start + wanted.units * unit;
+  return hand_out(runs_.cut(place.first, place.start, end), wanted);
 }
 
 result<block_index> arena::fit_at(std::uint64_t address, const request& wanted) {
@@ -98,7 +77,7 @@ result<block_index> arena::fit_at(std::uint64_t address, const request& wanted) 
 
 void arena::free(block_index index, stamp freed) noexcept {
   const block& gone = shared_.blocks[index];
-  if (rounds_.notes() && rounds::is_large(gone.units)) rounds_.freed(gone);
+  planned_.freed(gone);
   handed_out_ -= gone.size();
   runs_.free(index, freed);
 }

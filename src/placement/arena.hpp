@@ -11,9 +11,10 @@
 #include "placement/arena_slots.hpp"
 #include "placement/arena_types.hpp"
 #include "placement/backing_store.hpp"
-#include "placement/fit_index.hpp"
+#include "placement/careful_places.hpp"
 #include "placement/growth.hpp"
-#include "placement/rounds.hpp"
+#include "placement/planned_places.hpp"
+#include "placement/usual_places.hpp"
 #include "weir/device/virtual_memory.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
@@ -47,7 +48,9 @@ class arena final : public backing_store {
       physical_properties properties = {});
   ~arena() override;
 
-  [[nodiscard]] block_index fit(const request& wanted) override;
+  [[nodiscard]] block_index fit(const request& wanted) override {
+    return take(planned_.fit(wanted), wanted);
+  }
   [[nodiscard]] result<block_index> fit_at(std::uint64_t address, const request& wanted) override;
   [[nodiscard]] bool prefers_growth(const request& wanted) const override;
   [[nodiscard]] result<block_index> rearrange(const request& wanted, reach whose,
@@ -76,9 +79,6 @@ class arena final : public backing_store {
   [[nodiscard]] std::string check() const override;
 
  private:
-  /// A request of this size gets its large handles however little memory is left.
-  static constexpr std::uint64_t careless_from = std::uint64_t{256} << 20;
-
   /// What the last walk over the arena found. A request that cannot be met by moving is met by
   /// growing next, and the walk would be the same.
   struct survey {
@@ -91,49 +91,23 @@ class arena final : public backing_store {
   arena(placement_context& shared, pool_id pool, growth_rules rules, address_range range,
         std::uint64_t slot_size, physical_properties properties);
 
-  // arena.cpp
-  /// Whether a request of so many units goes to the lowest address rather than the shortest run.
-  [[nodiscard]] result<bool> lacks_memory_for(const request& wanted,
-                                              const context_scope& bound) const;
-  [[nodiscard]] bool goes_low(std::uint64_t units) const noexcept {
-    return units * std::uint64_t{unit} <= rules_.lowest_up_to;
+  // arena.cpp: room in what is free as it lies
+  [[nodiscard]] arena_figures figures() const noexcept {
+    return {.reserved = reserved_, .handed_out = handed_out_, .peak_handed_out = peak_handed_out_};
   }
-
-  // arena_careful.cpp: where memory is short, blocks of a kind share slots
-  [[nodiscard]] bool is_careful() const noexcept { return shared_.is_short(); }
-  [[nodiscard]] bool is_small(std::uint64_t units) const noexcept;
-  [[nodiscard]] bool fills_slots(std::uint64_t units) const noexcept;
-  [[nodiscard]] bool keeps_apart(block_index neighbour, const request& wanted) const noexcept;
-  [[nodiscard]] std::uint64_t careful_start(block_index run, const request& wanted) const noexcept;
-  [[nodiscard]] std::uint64_t careful_end(block_index run, const request& wanted) const noexcept;
-  [[nodiscard]] std::uint64_t pinned_by(const block& run, std::uint64_t start,
-                                        std::uint64_t end) const noexcept;
-  [[nodiscard]] block_index fit_carefully(const request& wanted);
-
-  // arena_rounds.cpp: where requests repeat, each gets the place that their plan has for it
-  void plan_round();
-  [[nodiscard]] room_window planned_window(std::uint64_t place,
-                                           const request& wanted) const noexcept;
-  [[nodiscard]] block_index fit_as_planned(const request& wanted);
-  [[nodiscard]] bool outgrows_plan(const request& wanted) const noexcept;
-  [[nodiscard]] std::vector<run_stretch> usable_stretches(const request& wanted) const;
-  [[nodiscard]] result<block_index> make_planned_room(const request& wanted,
-                                                      const context_scope& bound);
-
-  // arena.cpp
-  [[nodiscard]] block_index fit_anywhere(const request& wanted);
-  [[nodiscard]] block_index carve(block_index run, const request& wanted) noexcept;
+  [[nodiscard]] block_index take(const free_place& place, const request& wanted) noexcept;
   [[nodiscard]] block_index hand_out(block_index index, const request& wanted) noexcept;
 
   // arena_plan.cpp: where room could be made
   /// The size of new handles for the request.
   [[nodiscard]] std::uint64_t handle_for(const request& wanted) const noexcept {
-    if (is_careful() && wanted.units * unit < careless_from) return slots_.slot_size();
+    if (planned_.growth_for(wanted).one_slot_handles) return slots_.slot_size();
     return rules_.handle_for(wanted.units * unit, reserved_, slots_.slot_size(),
                              runs_.last_owner());
   }
   [[nodiscard]] bool worth_a_plan(const request& wanted, reach whose) const noexcept;
   void add_to(std::vector<run_stretch>& stretches, block_index run) const;
+  [[nodiscard]] std::vector<run_stretch> usable_stretches(const request& wanted) const;
   [[nodiscard]] room_window best_window(const request& wanted, reach whose,
                                         std::vector<run_stretch>& stretches) const;
   [[nodiscard]] room_window window_at_end(const request& wanted, reach whose) const;
@@ -156,9 +130,14 @@ class arena final : public backing_store {
                                const request& wanted, fill_with by) const;
 
   // arena_moves.cpp: making it
+  void plan_round();
+  [[nodiscard]] result<block_index> make_planned_room(const request& wanted,
+                                                      const context_scope& bound);
+  [[nodiscard]] result<block_index> grow_apart(const request& wanted, const context_scope& bound);
+  [[nodiscard]] result<bool> lacks_memory_for(const request& wanted,
+                                              const context_scope& bound) const;
   [[nodiscard]] result<block_index> carry_out(room_plan& room, const request& wanted,
                                               const context_scope& bound);
-  [[nodiscard]] result<block_index> grow_mixing(const request& wanted, const context_scope& bound);
   [[nodiscard]] result<block_index> borrow(const request& wanted, const context_scope& bound);
   void prepare_records(room_plan& room, const request& wanted);
   [[nodiscard]] result<bool> wait_for_others(const room_plan& room, const request& wanted,
@@ -197,9 +176,9 @@ class arena final : public backing_store {
   arena_runs runs_;
   std::uint64_t peak_handed_out_ = 0;  // since memory was last released
   survey seen_;
-  rounds rounds_;
-  std::uint64_t reserved_when_planned_ = 0;
-  bool mixes_ = false;  // blocks of all sizes may share a slot although memory is short
+  usual_places usual_;
+  careful_places careful_;  // on top of that
+  planned_places planned_;  // and on top of both
 };
 
 }}}  // namespace weir::v0::placement

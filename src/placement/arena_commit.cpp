@@ -108,7 +108,7 @@ void arena::update_slots(const std::vector<relocation>& relocations) noexcept {
       ++shared_.handles_created;
     } else {
       ++(with.returns ? shared_.handles_returned : shared_.handles_moved);
-      if (!with.returns && rules_.plans) rounds_.moved(with.slots);
+      if (!with.returns && rules_.plans) planned_.moved(with.slots);
     }
     shared_.emit({.kind = with.fresh ? memory_event_kind::reserve : memory_event_kind::move,
                   .pool = pool_,

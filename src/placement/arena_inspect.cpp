@@ -42,7 +42,7 @@ std::uint64_t arena::fragments() const noexcept {
 }
 
 std::size_t arena::footprint() const noexcept {
-  return slots_.footprint() + runs_.footprint() + rounds_.footprint();
+  return slots_.footprint() + runs_.footprint() + planned_.footprint();
 }
 
 block_index arena::block_over(std::uint64_t address) const noexcept {

@@ -17,15 +17,15 @@ result<block_index> arena::rearrange(const request& wanted, reach whose,
     if (!runs_.others_have_runs(wanted.stream)) return no_block;
     WEIR_TRY_VALUE(borrowed, borrow(wanted, bound));
     if (borrowed != no_block) return borrowed;
-  } else if (rounds::is_large(wanted.units)) {
+  } else if (planned_places::can_plan(wanted.units)) {
     plan_round();
     WEIR_TRY_VALUE(planned, make_planned_room(wanted, bound));
     if (planned != no_block) return planned;
-  } else if (is_careful() && is_small(wanted.units)) {
+  } else if (careful_.spares_handles(wanted)) {
     // What caches held made no better room: now a free handle may be pinned.
-    request anywhere = wanted;
-    anywhere.may_pin = true;
-    if (const block_index room = fit(anywhere); room != no_block) return room;
+    request pinning = wanted;
+    pinning.care = std::max(wanted.care, care::may_pin);
+    if (const block_index room = fit(pinning); room != no_block) return room;
   }
   // Where one slot is room enough a free handle would have served as it is.
   if (wanted.units * unit <= slots_.slot_size()) return no_block;
@@ -43,8 +43,7 @@ result<block_index> arena::borrow(const request& wanted, const context_scope& bo
   block_index best = no_block;
   for (stream_slot other = 1; other < runs_.owners(); ++other) {
     if (other == wanted.stream) continue;
-    const fit_index& theirs = runs_.of(other);
-    const block_index match = goes_low(needed) ? theirs.lowest(needed) : theirs.shortest(needed);
+    const block_index match = usual_.best_run(other, needed);
     if (match == no_block) continue;
     const block& run = shared_.blocks[match];
     if (!shared_.order.can_wait_for(runs_.stamp_of(run))) continue;
@@ -52,23 +51,31 @@ result<block_index> arena::borrow(const request& wanted, const context_scope& bo
   }
   if (best == no_block) return no_block;
   WEIR_TRY_VALUE(waits, shared_.wait(wanted.stream, runs_.stamp_of(shared_.blocks[best]), bound));
-  return waits ? carve(best, wanted) : no_block;
+  if (!waits) return no_block;
+  return take({.first = best, .start = usual_.limits_in(best, wanted).start}, wanted);
 }
 
 result<block_index> arena::grow(const request& wanted, const context_scope& bound) {
   WEIR_TRY_VALUE(hopeless, lacks_memory_for(wanted, bound));
   if (hopeless) return no_block;
+  WEIR_TRY_VALUE(room, grow_apart(wanted, bound));
+  if (room != no_block || !careful_.applies() || wanted.care == care::may_mix) return room;
+  // No room is left that keeps small and large blocks apart.
+  request mixing = wanted;
+  mixing.care = care::may_mix;
+  if (const block_index mixed = fit(mixing); mixed != no_block) return mixed;
+  return grow(mixing, bound);
+}
+
+/// The same for a request with no more freedom than it has.
+result<block_index> arena::grow_apart(const request& wanted, const context_scope& bound) {
   WEIR_TRY_VALUE(planned, make_planned_room(wanted, bound));
   if (planned != no_block) return planned;
-  if (outgrows_plan(wanted)) {
-    rounds_.drop_plan();
+  const bool outgrown = planned_.is_outgrown(wanted, figures());
+  if (outgrown) planned_.drop_plan();
+  if (outgrown || careful_.spares_handles(wanted)) {
     WEIR_TRY_VALUE(moved, rearrange(wanted, reach::usable, bound));
     if (moved != no_block) return moved;
-  }
-  if (is_careful() && is_small(wanted.units)) {
-    request anywhere = wanted;
-    anywhere.may_pin = true;
-    if (const block_index room = fit(anywhere); room != no_block) return room;
   }
   unblock(bound);
   runs_.join_holes();
@@ -85,8 +92,7 @@ result<block_index> arena::grow(const request& wanted, const context_scope& boun
     if (done && *done == no_block) continue;
     return done;
   }
-  if (!is_careful() || mixes_) return no_block;
-  return grow_mixing(wanted, bound);
+  return no_block;
 }
 
 /// Whether all free memory of the arena and all that can be had in addition is less than a large
@@ -101,22 +107,32 @@ result<bool> arena::lacks_memory_for(const request& wanted, const context_scope&
   return !given;
 }
 
-/// The same where memory is short and no room is left that keeps small and large blocks apart.
-result<block_index> arena::grow_mixing(const request& wanted, const context_scope& bound) {
-  struct scope {
-    arena& of;
-    explicit scope(arena& entered) : of{entered} { set(true); }
-    ~scope() { set(false); }
-    void set(bool mixes) const noexcept {
-      of.mixes_ = mixes;
-      of.runs_.note_change();
-    }
-  };
-  const scope mixing{*this};
-  request anywhere = wanted;
-  anywhere.may_pin = true;
-  if (const block_index room = fit(anywhere); room != no_block) return room;
-  return grow(wanted, bound);
+/// The plan's blocks get addresses of their own, to which memory moves as they come.
+void arena::plan_round() {
+  try {
+    const std::uint64_t slots = planned_.draw_plan(figures());
+    if (slots == 0 || !shared_.blocks.prepare(1)) return;
+    const std::uint64_t low = slots_.end_address();
+    slots_.prepare_slots(slots);
+    append_hole(slots_.count() + slots);
+    planned_.lay_out(low, figures());
+  } catch (const std::bad_alloc&) {
+    // Without a plan memory moves as before.
+  }
+}
+
+/// Moves free memory to the planned place, where fit() left the request alone for it; if that
+/// cannot be, room anywhere. no_block: there is none without more.
+result<block_index> arena::make_planned_room(const request& wanted, const context_scope& bound) {
+  const room_window room = planned_.window_for(wanted);
+  if (!room.exists) return no_block;
+  room_plan plan = fill(room, usable_stretches(wanted), wanted, fill_with::free_handles);
+  if (plan.complete) {
+    auto made = carry_out(plan, wanted, bound);
+    if (made ? *made != no_block : made.code() != errc::out_of_memory) return made;
+  }
+  planned_.missed(wanted);
+  return take(careful_.fit(wanted), wanted);
 }
 
 result<block_index> arena::carry_out(room_plan& room, const request& wanted,
@@ -335,7 +351,7 @@ result<bytes> arena::release(bytes most, const context_scope& bound) {
   // What was held before memory went is no measure for what comes.
   if (released != 0) {
     peak_handed_out_ = handed_out_;
-    rounds_.drop_plan();
+    planned_.drop_plan();
   }
   return bytes{released};
 }
@@ -432,7 +448,7 @@ result<void> arena::close(const context_scope& bound) {
       note(vmm::unmap(bound, there.address, bytes{there.size()}));
   }
   runs_.clear();
-  rounds_.forget();
+  planned_.forget();
   slots_.clear();
   remove_reserved(reserved_);
   handed_out_ = 0;

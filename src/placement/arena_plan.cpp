@@ -40,6 +40,13 @@ void arena::add_to(std::vector<run_stretch>& stretches, block_index run) const {
   }
 }
 
+std::vector<run_stretch> arena::usable_stretches(const request& wanted) const {
+  std::vector<run_stretch> stretches;
+  for (block_index at = runs_.first(); at != no_block; at = shared_.blocks[at].after)
+    if (runs_.usable(shared_.blocks[at], wanted.stream, reach::usable)) add_to(stretches, at);
+  return stretches;
+}
+
 /// The window with the fewest slots to map, then with the least left over, then the lowest. Where
 /// nothing else serves there is always one at the arena's end, unless the addresses are used up.
 room_window arena::best_window(const request& wanted, reach whose,
@@ -47,7 +54,6 @@ room_window arena::best_window(const request& wanted, reach whose,
   const block_store& blocks = shared_.blocks;
   const std::uint64_t size = wanted.units * unit;
   const std::uint64_t step = wanted.alignment * unit;
-  const bool careful = is_careful();
   room_window best;
   const auto consider = [&](const room_window& candidate) {
     const auto score = [](const room_window& w) { return std::pair{w.gap_slots, w.left_over}; };
@@ -83,12 +89,11 @@ room_window arena::best_window(const request& wanted, reach whose,
   // The windows of one row of adjoining runs and holes; `open`: it ends with the arena.
   const auto weigh = [&](bool open) {
     if (!open && row.back().end - row.front().start < size) return;
-    const std::uint64_t row_end = open      ? slots_.limit()
-                                  : careful ? careful_end(row.back().index, wanted)
-                                            : row.back().end;
+    const std::uint64_t row_end =
+        open ? slots_.limit() : planned_.limits_in(row.back().index, wanted).end;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::uint64_t start =
-          careful ? careful_start(row[i].index, wanted) : (row[i].start + step - 1) / step * step;
+      const window_limits limits = planned_.limits_in(row[i].index, wanted);
+      const std::uint64_t start = limits.start;
       if (start + size <= row_end && start < row[i].end) {
         const std::uint64_t end = start + size;
         consider({start, end, gaps(i, start, end), left_over(end), row[i].index, true});
@@ -96,7 +101,7 @@ room_window arena::best_window(const request& wanted, reach whose,
       if (row[i].hole || row[i].end < row.front().start + size) continue;
       // The same from its other end, reaching down into a hole.
       const std::uint64_t low = (row[i].end - size) / step * step;
-      if (careful && row[i].end % slots_.slot_size() != 0) continue;
+      if (!limits.ends_with_it) continue;
       if (low < row.front().start) continue;  // rounding down may leave the row
       std::size_t first = i;
       while (row[first].start > low) --first;
@@ -134,9 +139,8 @@ room_window arena::window_at_end(const request& wanted, reach whose) const {
   const std::uint64_t step = wanted.alignment * unit;
   const bool with_run =
       runs_.last() != no_block && runs_.usable(shared_.blocks[runs_.last()], wanted.stream, whose);
-  const std::uint64_t low = with_run ? shared_.blocks[runs_.last()].address : slots_.end_address();
-  room_window best{.start = (low + step - 1) / step * step};
-  if (with_run && is_careful()) best.start = careful_start(runs_.last(), wanted);
+  const std::uint64_t behind = (slots_.end_address() + step - 1) / step * step;
+  room_window best{.start = with_run ? planned_.limits_in(runs_.last(), wanted).start : behind};
   best.end = best.start + wanted.units * unit;
   best.first = with_run && best.start < slots_.end_address() ? runs_.last() : no_block;
   best.exists = best.end <= slots_.limit();
@@ -180,7 +184,7 @@ std::vector<free_handle> arena::free_handles(const room_window& outside,
     if (outside.end < each.end) collect(outside.end, each.end, each);
   }
   const auto is_planned = [&](const free_handle& each) {
-    return rounds_.is_planned(slots_.address_of(slots_.handle(each.number).slot));
+    return planned_.keeps(slots_.address_of(slots_.handle(each.number).slot));
   };
   std::stable_sort(sources.begin(), sources.end(), [&](const free_handle& a, const free_handle& b) {
     if (is_planned(a) != is_planned(b)) return is_planned(b);
@@ -283,7 +287,7 @@ void arena::plan_creation(room_plan& into, const window_gap& in, const request& 
   };
   const std::uint64_t needed = in.high - in.low;
   std::uint64_t surplus = 0;
-  if (in.hole == no_block && !is_careful()) {
+  if (in.hole == no_block && !planned_.growth_for(wanted).exact) {
     const std::uint64_t step = rules_.unit_at(reserved_, slots_.slot_size()) / slots_.slot_size();
     const std::uint64_t rounded = (needed + step - 1) / step * step;
     if (slots_.address_of(in.low + rounded) <= slots_.limit() &&
@@ -300,7 +304,7 @@ void arena::plan_creation(room_plan& into, const window_gap& in, const request& 
 bool arena::better_new(const window_gap& in, const std::vector<free_handle*>& chosen,
                        std::uint64_t planned, const request& wanted) const {
   const std::uint64_t size = (in.high - in.low) * slots_.slot_size();
-  if (is_careful()) return false;
+  if (planned_.growth_for(wanted).exact) return false;
   const std::uint64_t each = handle_for(wanted);
   const double most = (1 + rules_.headroom) * static_cast<double>(peak_handed_out_);
   const std::uint64_t then = reserved_ + planned * slots_.slot_size() + size;

@@ -30,6 +30,15 @@ struct slot_record {
   std::uint32_t retained_offset = 0;  // of this slot from the first of that mapping
 };
 
+// --- What an arena holds -------------------------------------------------------------------------
+
+/// Sums over the blocks and handles of an arena, in bytes.
+struct arena_figures {
+  std::uint64_t reserved = 0;
+  std::uint64_t handed_out = 0;
+  std::uint64_t peak_handed_out = 0;  // since memory was last released
+};
+
 // --- Rooms: where a request could go, and what that takes ----------------------------------------
 
 /// Room for a request: bytes [start, end), some of them holes or beyond the arena's end.

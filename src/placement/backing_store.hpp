@@ -136,14 +136,20 @@ struct placement_context {
   }
 };
 
+/// Where memory is short: how a request may treat handles that are wholly free. Each allows what
+/// those above it do.
+enum class care : std::uint8_t {
+  full,     ///< small and large blocks share no handle, and a free one is not used for small ones
+  may_pin,  ///< a small block may use a free handle, and keeps it from being moved and released
+  may_mix,  ///< blocks of all sizes may share a handle
+};
+
 /// What is asked of a store. Sizes in units.
 struct request {
   unit_count units;
   std::uint32_t alignment = 1;  // a power of two; 1 is one unit
   stream_slot stream = no_stream;
-  /// Where memory is short: whether a handle that is wholly free may be used for a small block,
-  /// which keeps it from being moved and released as long as it lives.
-  bool may_pin = false;
+  placement::care care = placement::care::full;
   /// How much less than its units the user asked for; of interest to stores that check blocks.
   std::uint32_t waste = 0;
 
