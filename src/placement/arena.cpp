@@ -9,14 +9,17 @@ namespace weir { inline namespace v0 { namespace placement {
 arena::arena(placement_context& shared, pool_id pool, growth_rules rules, address_range range,
              std::uint64_t slot_size, physical_properties properties)
     : backing_store{shared, pool},
-      rules_{rules},
       range_{std::move(range)},
-      properties_{properties},
-      slots_{range_.base(), range_.size().count(), slot_size},
-      runs_{shared.blocks, shared.order, range_.base()},
-      usual_{runs_, rules_.lowest_up_to},
-      careful_{shared_, runs_, slots_, usual_},
-      planned_{runs_, slots_, careful_} {}
+      core_{.shared = shared,
+            .pool = pool,
+            .rules = rules,
+            .properties = properties,
+            .slots = {range_.base(), range_.size().count(), slot_size},
+            .runs = {shared.blocks, shared.order, range_.base()}},
+      usual_{core_.runs, rules.lowest_up_to},
+      careful_{shared, core_.runs, core_.slots, usual_},
+      planned_{core_.runs, core_.slots, careful_},
+      planner_{core_, planned_, *this} {}
 
 arena::~arena() = default;
 
@@ -56,9 +59,9 @@ block_index arena::hand_out(block_index index, const request& wanted) noexcept {
 block_index arena::take(const free_place& place, const request& wanted) noexcept {
   if (place.first == no_block || !shared_.blocks.prepare(2)) return no_block;
   if (!place.over_runs)
-    return hand_out(runs_.carve(place.first, place.start, wanted.units), wanted);
+    return hand_out(core_.runs.carve(place.first, place.start, wanted.units), wanted);
   const std::uint64_t end = place.start + wanted.units * unit;
-  return hand_out(runs_.cut(place.first, place.start, end), wanted);
+  return hand_out(core_.runs.cut(place.first, place.start, end), wanted);
 }
 
 result<block_index> arena::fit_at(std::uint64_t address, const request& wanted) {
@@ -67,19 +70,19 @@ result<block_index> arena::fit_at(std::uint64_t address, const request& wanted) 
   for (block_index at = first;; at = shared_.blocks[at].after) {
     if (at == no_block || shared_.blocks[at].is() == block_kind::hole)
       return error{.code = errc::foreign_pointer, .detail = "no memory of the pool lies there"};
-    if (!runs_.usable(shared_.blocks[at], wanted.stream, reach::usable))
+    if (!core_.runs.usable(shared_.blocks[at], wanted.stream, reach::usable))
       return error{.code = errc::not_ready, .detail = "not all of it is free for the stream"};
     if (shared_.blocks[at].end() >= end) break;
   }
   if (!shared_.blocks.prepare(2)) return no_host_memory();
-  return hand_out(runs_.cut(first, address, end), wanted);
+  return hand_out(core_.runs.cut(first, address, end), wanted);
 }
 
 void arena::free(block_index index, stamp freed) noexcept {
   const block& gone = shared_.blocks[index];
   planned_.freed(gone);
   handed_out_ -= gone.size();
-  runs_.free(index, freed);
+  core_.runs.free(index, freed);
 }
 
 }}}  // namespace weir::v0::placement

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "placement/arena_runs.hpp"
-#include "placement/arena_slots.hpp"
+#include "placement/arena_core.hpp"
+#include "placement/arena_planner.hpp"
 #include "placement/arena_types.hpp"
 #include "placement/backing_store.hpp"
 #include "placement/careful_places.hpp"
@@ -41,7 +41,7 @@ namespace weir { inline namespace v0 { namespace placement {
 ///
 /// fit() and free() cost some tens of nanoseconds, whatever the number of blocks. The other
 /// calls walk all blocks and make driver calls.
-class arena final : public backing_store {
+class arena final : public backing_store, private arena_host {
  public:
   [[nodiscard]] static result<std::unique_ptr<backing_store>> create(
       placement_context& shared, pool_id pool, growth_rules rules, const context_scope& bound,
@@ -52,14 +52,16 @@ class arena final : public backing_store {
     return take(planned_.fit(wanted), wanted);
   }
   [[nodiscard]] result<block_index> fit_at(std::uint64_t address, const request& wanted) override;
-  [[nodiscard]] bool prefers_growth(const request& wanted) const override;
+  [[nodiscard]] bool prefers_growth(const request& wanted) const override {
+    return planner_.prefers_growth(wanted);
+  }
   [[nodiscard]] result<block_index> rearrange(const request& wanted, reach whose,
                                               const context_scope& bound) override;
   [[nodiscard]] result<block_index> grow(const request& wanted,
                                          const context_scope& bound) override;
-  void prepare_free(stream_slot stream) override { runs_.prepare_owner(stream); }
+  void prepare_free(stream_slot stream) override { core_.runs.prepare_owner(stream); }
   void free(block_index index, stamp freed) noexcept override;
-  void retire(stream_slot stream) noexcept override { runs_.retire(stream); }
+  void retire(stream_slot stream) noexcept override { core_.runs.retire(stream); }
   [[nodiscard]] result<bytes> release(bytes most, const context_scope& bound) override;
   [[nodiscard]] result<void> grant(const vmm::access& peer, const context_scope& bound) override;
   result<void> close(const context_scope& bound) override;
@@ -79,55 +81,15 @@ class arena final : public backing_store {
   [[nodiscard]] std::string check() const override;
 
  private:
-  /// What the last walk over the arena found. A request that cannot be met by moving is met by
-  /// growing next, and the walk would be the same.
-  struct survey {
-    std::uint64_t at = ~std::uint64_t{0};  // of runs_.changes(): it holds while nothing changes
-    request wanted;
-    reach whose = reach::usable;
-    room_window best;
-    std::vector<run_stretch> stretches;
-  };
   arena(placement_context& shared, pool_id pool, growth_rules rules, address_range range,
         std::uint64_t slot_size, physical_properties properties);
 
   // arena.cpp: room in what is free as it lies
-  [[nodiscard]] arena_figures figures() const noexcept {
+  [[nodiscard]] arena_figures figures() const noexcept override {
     return {.reserved = reserved_, .handed_out = handed_out_, .peak_handed_out = peak_handed_out_};
   }
   [[nodiscard]] block_index take(const free_place& place, const request& wanted) noexcept;
   [[nodiscard]] block_index hand_out(block_index index, const request& wanted) noexcept;
-
-  // arena_plan.cpp: where room could be made
-  /// The size of new handles for the request.
-  [[nodiscard]] std::uint64_t handle_for(const request& wanted) const noexcept {
-    if (planned_.growth_for(wanted).one_slot_handles) return slots_.slot_size();
-    return rules_.handle_for(wanted.units * unit, reserved_, slots_.slot_size(),
-                             runs_.last_owner());
-  }
-  [[nodiscard]] bool worth_a_plan(const request& wanted, reach whose) const noexcept;
-  void add_to(std::vector<run_stretch>& stretches, block_index run) const;
-  [[nodiscard]] std::vector<run_stretch> usable_stretches(const request& wanted) const;
-  [[nodiscard]] room_window best_window(const request& wanted, reach whose,
-                                        std::vector<run_stretch>& stretches) const;
-  [[nodiscard]] room_window window_at_end(const request& wanted, reach whose) const;
-  [[nodiscard]] bool is_quiescent_up_to(block_index from, std::uint64_t end) const noexcept;
-  [[nodiscard]] std::vector<free_handle> free_handles(
-      const room_window& outside, const std::vector<run_stretch>& stretches) const;
-  [[nodiscard]] std::vector<window_gap> gaps_of(const room_window& room) const;
-  [[nodiscard]] std::vector<window_gap> plan_returns(room_plan& into, const window_gap& in,
-                                                     std::vector<free_handle>& sources) const;
-  void plan_move(room_plan& into, const window_gap& in, std::uint64_t at, free_handle& with,
-                 bool returns) const;
-  [[nodiscard]] std::vector<free_handle*> choose(const window_gap& in,
-                                                 std::vector<free_handle>& sources) const;
-  void plan_creation(room_plan& into, const window_gap& in, const request& wanted) const;
-  [[nodiscard]] bool better_new(const window_gap& in, const std::vector<free_handle*>& chosen,
-                                std::uint64_t planned, const request& wanted) const;
-  [[nodiscard]] const survey& look_around(const request& wanted, reach whose);
-  [[nodiscard]] room_plan make_plan(const request& wanted, reach whose, fill_with by);
-  [[nodiscard]] room_plan fill(const room_window& room, const std::vector<run_stretch>& stretches,
-                               const request& wanted, fill_with by) const;
 
   // arena_moves.cpp: making it
   void plan_round();
@@ -169,16 +131,13 @@ class arena final : public backing_store {
   void fill_hole(const gap_filling& with, stamp ready) noexcept;
   void drop_trailing_holes() noexcept;
 
-  growth_rules rules_;
   address_range range_;
-  physical_properties properties_;
-  arena_slots slots_;
-  arena_runs runs_;
+  arena_core core_;
   std::uint64_t peak_handed_out_ = 0;  // since memory was last released
-  survey seen_;
   usual_places usual_;
   careful_places careful_;  // on top of that
   planned_places planned_;  // and on top of both
+  arena_planner planner_;
 };
 
 }}}  // namespace weir::v0::placement

@@ -23,17 +23,18 @@ void arena::find_relocations(room_plan& room, const request& wanted) const noexc
   for (const gap_filling& each : room.fillings) {
     relocation entered{.with = &each};
     if (!each.fresh) {
-      entered.from_slot = slots_.handle(each.from).slot;
-      const std::uint64_t end = slots_.address_of(entered.from_slot + each.slots);
+      entered.from_slot = core_.slots.handle(each.from).slot;
+      const std::uint64_t end = core_.slots.address_of(entered.from_slot + each.slots);
       for (block_index at = each.source; at != no_block && shared_.blocks[at].address < end;
            at = shared_.blocks[at].after) {
         const block& run = shared_.blocks[at];
-        if (run.end() <= slots_.address_of(entered.from_slot) || run.stream == no_stream) continue;
+        if (run.end() <= core_.slots.address_of(entered.from_slot) || run.stream == no_stream)
+          continue;
         entered.ready = now;
         if (run.stream != wanted.stream) {
           entered.used = now;
         } else if (entered.used.stream == no_stream || is_after(run.in.freed, entered.used.epoch)) {
-          entered.used = runs_.stamp_of(run);
+          entered.used = core_.runs.stamp_of(run);
         }
       }
     }
@@ -47,26 +48,27 @@ block_index arena::append_fresh(const std::vector<relocation>& relocations) noex
   block_index fresh = no_block;
   for (const relocation& each : relocations) {
     if (each.with->hole != no_block) continue;
-    if (slots_.count() < each.with->slot + each.with->slots)
-      slots_.resize(each.with->slot + each.with->slots);
-    const auto units = static_cast<std::uint32_t>(each.with->slots * slots_.slot_size() / unit);
-    if (fresh != no_block && runs_.stamp_of(shared_.blocks[fresh]) == each.ready &&
+    if (core_.slots.count() < each.with->slot + each.with->slots)
+      core_.slots.resize(each.with->slot + each.with->slots);
+    const auto units =
+        static_cast<std::uint32_t>(each.with->slots * core_.slots.slot_size() / unit);
+    if (fresh != no_block && core_.runs.stamp_of(shared_.blocks[fresh]) == each.ready &&
         can_join(shared_.blocks[fresh].units, units)) {
       shared_.blocks[fresh].units += units;
       continue;
     }
-    if (fresh != no_block) runs_.add_run(fresh);
+    if (fresh != no_block) core_.runs.add_run(fresh);
     fresh = shared_.blocks.make();
     block& run = shared_.blocks[fresh];
-    run.address = slots_.address_of(each.with->slot);
+    run.address = core_.slots.address_of(each.with->slot);
     run.units = units;
     run.become(block_kind::run);
     run.stream = each.ready.stream;
     run.in.freed = each.ready.epoch;
-    runs_.link_after(runs_.last(), fresh);
+    core_.runs.link_after(core_.runs.last(), fresh);
     if (first == no_block) first = fresh;
   }
-  if (fresh != no_block) runs_.add_run(fresh);
+  if (fresh != no_block) core_.runs.add_run(fresh);
   return first;
 }
 
@@ -76,8 +78,8 @@ block_index arena::apply_changes(room_plan& room, block_index first) noexcept {
   std::vector<place_change>& changes = room.changes;
   for (const relocation& each : room.relocations) {
     if (each.with->hole != no_block)
-      changes.push_back({slots_.address_of(each.with->slot), &each, false});
-    if (!each.with->fresh) changes.push_back({slots_.address_of(each.from_slot), &each, true});
+      changes.push_back({core_.slots.address_of(each.with->slot), &each, false});
+    if (!each.with->fresh) changes.push_back({core_.slots.address_of(each.from_slot), &each, true});
   }
   std::sort(changes.begin(), changes.end(),
             [](const place_change& a, const place_change& b) { return a.address > b.address; });
@@ -90,10 +92,10 @@ block_index arena::apply_changes(room_plan& room, block_index first) noexcept {
     }
   };
   // A window may begin inside a slot that is filled for it.
-  const std::uint64_t floor = slots_.address_of(slots_.slot_of(room.window.start));
+  const std::uint64_t floor = core_.slots.address_of(core_.slots.slot_of(room.window.start));
   std::size_t at = 0;
   for (; at < changes.size() && changes[at].address >= floor; ++at) apply(changes[at]);
-  const block_index taken = runs_.cut(first, room.window.start, room.window.end);
+  const block_index taken = core_.runs.cut(first, room.window.start, room.window.end);
   for (; at < changes.size(); ++at) apply(changes[at]);
   return taken;
 }
@@ -102,19 +104,19 @@ block_index arena::apply_changes(room_plan& room, block_index first) noexcept {
 void arena::update_slots(const std::vector<relocation>& relocations) noexcept {
   for (const relocation& each : relocations) {
     const gap_filling& with = *each.with;
-    slots_.enter(with.from, with.slot, with.returns);
+    core_.slots.enter(with.from, with.slot, with.returns);
     if (with.fresh) {
-      add_reserved(with.slots * slots_.slot_size());
+      add_reserved(with.slots * core_.slots.slot_size());
       ++shared_.handles_created;
     } else {
       ++(with.returns ? shared_.handles_returned : shared_.handles_moved);
-      if (!with.returns && rules_.plans) planned_.moved(with.slots);
+      if (!with.returns && core_.rules.plans) planned_.moved(with.slots);
     }
     shared_.emit({.kind = with.fresh ? memory_event_kind::reserve : memory_event_kind::move,
                   .pool = pool_,
-                  .address = slots_.address_of(with.slot),
-                  .other_address = with.fresh ? 0 : slots_.address_of(each.from_slot),
-                  .size = with.slots * slots_.slot_size()});
+                  .address = core_.slots.address_of(with.slot),
+                  .other_address = with.fresh ? 0 : core_.slots.address_of(each.from_slot),
+                  .size = with.slots * core_.slots.slot_size()});
   }
 }
 
@@ -123,7 +125,7 @@ block_index arena::hand_out_window(block_index taken, const request& wanted) noe
   static_cast<void>(hand_out(taken, wanted));
   for (const block_index beside : {shared_.blocks[taken].after, shared_.blocks[taken].before})
     if (beside != no_block && shared_.blocks[beside].is() == block_kind::run)
-      runs_.merge_same_owner(beside);
+      core_.runs.merge_same_owner(beside);
   return taken;
 }
 
@@ -131,33 +133,34 @@ block_index arena::hand_out_window(block_index taken, const request& wanted) noe
 
 /// The place a handle leaves becomes a hole; its mapping stays behind.
 void arena::leave_hole(handle_number number, block_index hint, stamp used) noexcept {
-  const handle_record& moved = slots_.handle(number);
-  const std::uint64_t start = slots_.address_of(moved.slot);
-  const block_index hole = runs_.cut(hint, start, start + moved.slots * slots_.slot_size());
+  const handle_record& moved = core_.slots.handle(number);
+  const std::uint64_t start = core_.slots.address_of(moved.slot);
+  const block_index hole =
+      core_.runs.cut(hint, start, start + moved.slots * core_.slots.slot_size());
   block& left = shared_.blocks[hole];
   left.become(block_kind::hole);
   left.stream = used.stream;
   left.in = {};
-  runs_.note_hole(hole);
+  core_.runs.note_hole(hole);
   left.in.freed = used.epoch;
-  slots_.leave(number);
+  core_.slots.leave(number);
 }
 
 /// Slots of a hole get memory and become a run.
 void arena::fill_hole(const gap_filling& with, stamp ready) noexcept {
-  const std::uint64_t start = slots_.address_of(with.slot);
-  const std::uint64_t end = start + with.slots * slots_.slot_size();
+  const std::uint64_t start = core_.slots.address_of(with.slot);
+  const std::uint64_t end = start + with.slots * core_.slots.slot_size();
   block_index at = with.hole;
   while (shared_.blocks[at].end() <= start) at = shared_.blocks[at].after;
-  if (shared_.blocks[at].address < start) at = runs_.split(at, start);
-  if (shared_.blocks[at].end() > end) runs_.split(at, end);
-  runs_.forget_hole(at);
+  if (shared_.blocks[at].address < start) at = core_.runs.split(at, start);
+  if (shared_.blocks[at].end() > end) core_.runs.split(at, end);
+  core_.runs.forget_hole(at);
   block& run = shared_.blocks[at];
   run.become(block_kind::run);
   run.stream = ready.stream;
   run.in = {};
   run.in.freed = ready.epoch;
-  runs_.add_run(at);
+  core_.runs.add_run(at);
 }
 
 }}}  // namespace weir::v0::placement

@@ -7,13 +7,13 @@
 namespace weir { inline namespace v0 { namespace placement {
 
 std::uint64_t arena::bound_to(stream_slot stream) const noexcept {
-  return stream == no_stream || stream >= runs_.owners() ? 0 : runs_.of(stream).total();
+  return stream == no_stream || stream >= core_.runs.owners() ? 0 : core_.runs.of(stream).total();
 }
 
 std::uint64_t arena::longest_fit(stream_slot stream) const noexcept {
-  std::uint64_t longest = runs_.of(no_stream).longest();
-  if (stream < runs_.owners())
-    longest = std::max<std::uint64_t>(longest, runs_.of(stream).longest());
+  std::uint64_t longest = core_.runs.of(no_stream).longest();
+  if (stream < core_.runs.owners())
+    longest = std::max<std::uint64_t>(longest, core_.runs.of(stream).longest());
   return longest * unit;
 }
 
@@ -21,7 +21,7 @@ std::uint64_t arena::fragments() const noexcept {
   if (suspended_) return 0;
   std::uint64_t whole = 0;
   const block_store& blocks = shared_.blocks;
-  for (block_index at = runs_.first(); at != no_block;) {
+  for (block_index at = core_.runs.first(); at != no_block;) {
     if (blocks[at].is() != block_kind::run) {
       at = blocks[at].after;
       continue;
@@ -30,11 +30,11 @@ std::uint64_t arena::fragments() const noexcept {
     std::uint64_t end = start;
     for (; at != no_block && blocks[at].is() == block_kind::run; at = blocks[at].after)
       end = blocks[at].end();
-    std::uint64_t i = slots_.slot_of(start + slots_.slot_size() - 1);
-    while (i < slots_.slot_of(end)) {
-      const handle_record& there = slots_.handle_at(i);
-      if (there.slot == i && i + there.slots <= slots_.slot_of(end))
-        whole += there.slots * slots_.slot_size();
+    std::uint64_t i = core_.slots.slot_of(start + core_.slots.slot_size() - 1);
+    while (i < core_.slots.slot_of(end)) {
+      const handle_record& there = core_.slots.handle_at(i);
+      if (there.slot == i && i + there.slots <= core_.slots.slot_of(end))
+        whole += there.slots * core_.slots.slot_size();
       i = there.slot + there.slots;
     }
   }
@@ -42,21 +42,21 @@ std::uint64_t arena::fragments() const noexcept {
 }
 
 std::size_t arena::footprint() const noexcept {
-  return slots_.footprint() + runs_.footprint() + planned_.footprint();
+  return core_.slots.footprint() + core_.runs.footprint() + planned_.footprint();
 }
 
 block_index arena::block_over(std::uint64_t address) const noexcept {
-  if (address < slots_.base() || address >= slots_.end_address()) return no_block;
-  return runs_.over(address);
+  if (address < core_.slots.base() || address >= core_.slots.end_address()) return no_block;
+  return core_.runs.over(address);
 }
 
 result<block_handles> arena::handles_under(block_index index) const {
-  if (!properties_.posix_descriptor) return errc::not_supported;
+  if (!core_.properties.posix_descriptor) return errc::not_supported;
   const block& block = shared_.blocks[index];
-  std::uint64_t at = slots_.handle_at(slots_.slot_of(block.address)).slot;
-  block_handles handles{.handles = {}, .offset = bytes{block.address - slots_.address_of(at)}};
-  while (at < slots_.count() && slots_.address_of(at) < block.end()) {
-    const handle_record& there = slots_.handle_at(at);
+  std::uint64_t at = core_.slots.handle_at(core_.slots.slot_of(block.address)).slot;
+  block_handles handles{.handles = {}, .offset = bytes{block.address - core_.slots.address_of(at)}};
+  while (at < core_.slots.count() && core_.slots.address_of(at) < block.end()) {
+    const handle_record& there = core_.slots.handle_at(at);
     handles.handles.push_back(there.memory);
     at += there.slots;
   }
@@ -64,7 +64,7 @@ result<block_handles> arena::handles_under(block_index index) const {
 }
 
 void arena::describe(pool_snapshot& into) const {
-  for (block_index at = runs_.first(); at != no_block; at = shared_.blocks[at].after) {
+  for (block_index at = core_.runs.first(); at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
     block_info info{.address = there.address, .size = bytes{there.size()}, .pool = pool_};
     switch (there.is()) {
@@ -92,9 +92,9 @@ void arena::describe(pool_snapshot& into) const {
       info.stream = shared_.order.id(there.stream);
     into.blocks.push_back(info);
   }
-  slots_.each_place([&](std::uint64_t at, const handle_record& there) {
+  core_.slots.each_place([&](std::uint64_t at, const handle_record& there) {
     auto& list = there.memory.handle != 0 ? into.physical : into.suspended;
-    list.push_back({slots_.address_of(at), bytes{there.slots * slots_.slot_size()}});
+    list.push_back({core_.slots.address_of(at), bytes{there.slots * core_.slots.slot_size()}});
   });
 }
 
@@ -105,17 +105,17 @@ std::string arena::check() const {
     if (wrong.size() < 2000)
       wrong.append(text)
           .append(" at +")
-          .append(std::to_string(address - slots_.base()))
+          .append(std::to_string(address - core_.slots.base()))
           .append("\n");
   };
-  std::uint64_t expected = slots_.base();
+  std::uint64_t expected = core_.slots.base();
   std::uint64_t out = 0;
   std::size_t holes = 0;
   std::size_t blocked = 0;
   std::uint64_t free_bytes = 0;
-  std::vector<std::uint64_t> by_owner(runs_.owners());
+  std::vector<std::uint64_t> by_owner(core_.runs.owners());
   block_index before = no_block;
-  for (block_index at = runs_.first(); at != no_block; before = at, at = blocks[at].after) {
+  for (block_index at = core_.runs.first(); at != no_block; before = at, at = blocks[at].after) {
     const block& there = blocks[at];
     if (there.address != expected) complain("a gap or overlap of blocks", there.address);
     if (there.before != before) complain("a broken link", there.address);
@@ -124,25 +124,26 @@ std::string arena::check() const {
     const bool stuck = there.is() == block_kind::stuck;
     const bool hole = there.is() == block_kind::hole || stuck;
     if (stuck) ++blocked;
-    for (std::uint64_t i = slots_.slot_of(there.address); i < slots_.slot_of(there.end() - 1) + 1;
-         ++i) {
-      if (i >= slots_.count()) {
+    for (std::uint64_t i = core_.slots.slot_of(there.address);
+         i < core_.slots.slot_of(there.end() - 1) + 1; ++i) {
+      if (i >= core_.slots.count()) {
         complain("a block beyond the end", there.address);
-      } else if (hole && slots_[i].current != 0) {
+      } else if (hole && core_.slots[i].current != 0) {
         complain("a hole over memory", there.address);
-      } else if (!hole && slots_[i].current == 0) {
+      } else if (!hole && core_.slots[i].current == 0) {
         complain("a block over no memory", there.address);
-      } else if (!hole && slots_[i].retained != 0) {
+      } else if (!hole && core_.slots[i].retained != 0) {
         complain("a block over a mapping left behind", there.address);
       }
     }
     if (hole) {
       if (!stuck) ++holes;
-      if (there.address % slots_.slot_size() != 0 || there.size() % slots_.slot_size() != 0)
+      if (there.address % core_.slots.slot_size() != 0 ||
+          there.size() % core_.slots.slot_size() != 0)
         complain("a hole that is not of whole slots", there.address);
     } else if (there.is() == block_kind::run) {
       free_bytes += there.size();
-      if (there.stream >= runs_.owners()) {
+      if (there.stream >= core_.runs.owners()) {
         complain("a run of an unknown owner", there.address);
       } else {
         by_owner[there.stream] += there.size();
@@ -157,11 +158,12 @@ std::string arena::check() const {
       out += there.size();
     }
   }
-  if (before != runs_.last()) complain("a wrong last block", expected);
-  if (expected != slots_.end_address()) complain("an end that is not the slots' end", expected);
-  if (holes != runs_.holes() || blocked != runs_.stuck())
+  if (before != core_.runs.last()) complain("a wrong last block", expected);
+  if (expected != core_.slots.end_address())
+    complain("an end that is not the slots' end", expected);
+  if (holes != core_.runs.holes() || blocked != core_.runs.stuck())
     complain("a wrong count of holes", expected);
-  for (block_index at = runs_.any_hole(); at != no_block; at = blocks[at].in.newer) {
+  for (block_index at = core_.runs.any_hole(); at != no_block; at = blocks[at].in.newer) {
     if (blocks[at].is() != block_kind::hole)
       complain("no hole among the holes", blocks[at].address);
     --holes;
@@ -169,16 +171,17 @@ std::string arena::check() const {
   if (holes != 0) complain("a list that misses holes", expected);
   if (out != handed_out_) complain("a wrong sum of what is handed out", expected);
   std::uint64_t gone = 0;
-  for (handle_number number = 1; number < slots_.handle_count(); ++number) {
-    const handle_record& each = slots_.handle(number);
-    if (each.memory.handle == 0) gone += each.slots * slots_.slot_size();
+  for (handle_number number = 1; number < core_.slots.handle_count(); ++number) {
+    const handle_record& each = core_.slots.handle(number);
+    if (each.memory.handle == 0) gone += each.slots * core_.slots.slot_size();
   }
   if (out + free_bytes != reserved_ + gone) complain("handed out + free is not reserved", expected);
-  for (stream_slot i = 0; i < runs_.owners(); ++i) {
-    if (runs_.of(i).total() != by_owner[i]) complain("a wrong sum of an owner's runs", expected);
+  for (stream_slot i = 0; i < core_.runs.owners(); ++i) {
+    if (core_.runs.of(i).total() != by_owner[i])
+      complain("a wrong sum of an owner's runs", expected);
     block_index last_in_queue = no_block;
     std::uint64_t queued = 0;
-    for (block_index at = runs_.oldest(i); at != no_block; at = blocks[at].in.newer) {
+    for (block_index at = core_.runs.oldest(i); at != no_block; at = blocks[at].in.newer) {
       queued += blocks[at].size();
       if (blocks[at].in.older != last_in_queue) complain("a broken queue", blocks[at].address);
       if (last_in_queue != no_block &&
@@ -186,23 +189,23 @@ std::string arena::check() const {
         complain("a queue out of order", blocks[at].address);
       last_in_queue = at;
     }
-    if (runs_.newest(i) != last_in_queue) complain("a wrong end of a queue", expected);
+    if (core_.runs.newest(i) != last_in_queue) complain("a wrong end of a queue", expected);
     if (i != no_stream && queued != by_owner[i]) complain("a queue that misses runs", expected);
   }
   std::uint64_t physical = 0;
-  std::vector<std::uint64_t> retained(slots_.handle_count());
-  slots_.each_retained([&](std::uint64_t, handle_number number) { ++retained[number]; });
-  for (handle_number number = 1; number < slots_.handle_count(); ++number) {
-    const handle_record& each = slots_.handle(number);
-    physical += each.slots * slots_.slot_size();
+  std::vector<std::uint64_t> retained(core_.slots.handle_count());
+  core_.slots.each_retained([&](std::uint64_t, handle_number number) { ++retained[number]; });
+  for (handle_number number = 1; number < core_.slots.handle_count(); ++number) {
+    const handle_record& each = core_.slots.handle(number);
+    physical += each.slots * core_.slots.slot_size();
     if (each.away && !suspended_) complain("a handle is away from a store that is not", expected);
     if (each.memory.handle == 0 && each.slots != 0 && !each.away)
-      complain("a handle without memory", slots_.address_of(each.slot));
+      complain("a handle without memory", core_.slots.address_of(each.slot));
     if (each.retained != retained[number])
-      complain("a wrong count of mappings", slots_.address_of(each.slot));
+      complain("a wrong count of mappings", core_.slots.address_of(each.slot));
     for (std::uint32_t i = each.slot; i < each.slot + each.slots; ++i)
-      if (slots_[i].current != number)
-        complain("a handle that is not where it is", slots_.address_of(i));
+      if (core_.slots[i].current != number)
+        complain("a handle that is not where it is", core_.slots.address_of(i));
   }
   if (physical != reserved_ + gone) complain("a wrong sum of handles", expected);
   return wrong;

@@ -15,14 +15,15 @@ constexpr std::uint64_t least_gap = std::uint64_t{256} << 10;
 
 /// By handle: the block that its place begins in, or no_block if something of it is handed out.
 std::vector<block_index> arena::free_places() const {
-  std::vector<block_index> begins(slots_.handle_count(), no_block);
-  std::vector<bool> pinned(slots_.handle_count());
-  for (block_index at = runs_.first(); at != no_block; at = shared_.blocks[at].after) {
+  std::vector<block_index> begins(core_.slots.handle_count(), no_block);
+  std::vector<bool> pinned(core_.slots.handle_count());
+  for (block_index at = core_.runs.first(); at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
     if (there.is() == block_kind::hole || there.is() == block_kind::stuck) continue;
-    for (std::uint64_t i = slots_.slot_of(there.address); i <= slots_.slot_of(there.end() - 1);) {
-      const handle_number number = slots_[i].current;
-      const handle_record& under = slots_.handle(number);
+    for (std::uint64_t i = core_.slots.slot_of(there.address);
+         i <= core_.slots.slot_of(there.end() - 1);) {
+      const handle_number number = core_.slots[i].current;
+      const handle_record& under = core_.slots.handle(number);
       if (begins[number] == no_block) begins[number] = at;
       if (there.is() != block_kind::run) pinned[number] = true;
       i = under.slot + under.slots;
@@ -34,16 +35,17 @@ std::vector<block_index> arena::free_places() const {
 }
 
 result<suspension> arena::plan_suspend() const {
-  suspension plan{.places = {}, .left = {}, .contents = {}, .properties = properties_};
-  slots_.each_retained([&](std::uint64_t at, handle_number number) {
-    const bytes size{slots_.handle(number).slots * slots_.slot_size()};
-    plan.left.push_back({slots_.address_of(at), size, true});
+  suspension plan{.places = {}, .left = {}, .contents = {}, .properties = core_.properties};
+  core_.slots.each_retained([&](std::uint64_t at, handle_number number) {
+    const bytes size{core_.slots.handle(number).slots * core_.slots.slot_size()};
+    plan.left.push_back({core_.slots.address_of(at), size, true});
   });
-  slots_.each_place([&](std::uint64_t at, const handle_record& placed) {
-    plan.places.push_back({slots_.address_of(at), bytes{placed.slots * slots_.slot_size()},
-                           placed.memory, !placed.away});
+  core_.slots.each_place([&](std::uint64_t at, const handle_record& placed) {
+    plan.places.push_back({core_.slots.address_of(at),
+                           bytes{placed.slots * core_.slots.slot_size()}, placed.memory,
+                           !placed.away});
   });
-  for (block_index at = runs_.first(); at != no_block; at = shared_.blocks[at].after) {
+  for (block_index at = core_.runs.first(); at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
     if (there.is() != block_kind::live) continue;
     auto* const last = plan.contents.empty() ? nullptr : &plan.contents.back();
@@ -60,45 +62,46 @@ result<suspension> arena::plan_suspend() const {
 
 result<suspension> arena::plan_resume() {
   const std::vector<block_index> begins = free_places();
-  slots_.prepare_erase();
+  core_.slots.prepare_erase();
   const auto is_dropped = [&](handle_number number) {
-    const handle_record& each = slots_.handle(number);
-    return !rules_.resumes_free && begins[number] != no_block && each.away &&
+    const handle_record& each = core_.slots.handle(number);
+    return !core_.rules.resumes_free && begins[number] != no_block && each.away &&
            each.memory.handle == 0;
   };
   std::vector<handle_number> dropped;
-  for (handle_number number = 1; number < slots_.handle_count(); ++number)
+  for (handle_number number = 1; number < core_.slots.handle_count(); ++number)
     if (is_dropped(number)) dropped.push_back(number);
-  suspension plan{.places = {}, .left = {}, .contents = {}, .properties = properties_};
-  plan.places.reserve(slots_.handle_count());
+  suspension plan{.places = {}, .left = {}, .contents = {}, .properties = core_.properties};
+  plan.places.reserve(core_.slots.handle_count());
   if (!shared_.blocks.prepare(2 * dropped.size())) return no_host_memory();
   // From high addresses to low: cutting leaves lower records as they are.
   std::sort(dropped.begin(), dropped.end(), [&](handle_number a, handle_number b) {
-    return slots_.handle(a).slot > slots_.handle(b).slot;
+    return core_.slots.handle(a).slot > core_.slots.handle(b).slot;
   });
   for (const handle_number number : dropped) {
     leave_hole(number, begins[number], {});  // nothing was mapped there since its last use ended
-    slots_.erase(number);
+    core_.slots.erase(number);
   }
   drop_trailing_holes();
-  slots_.each_place([&](std::uint64_t at, const handle_record& placed) {
-    plan.places.push_back({slots_.address_of(at), bytes{placed.slots * slots_.slot_size()},
-                           placed.memory, !placed.away});
+  core_.slots.each_place([&](std::uint64_t at, const handle_record& placed) {
+    plan.places.push_back({core_.slots.address_of(at),
+                           bytes{placed.slots * core_.slots.slot_size()}, placed.memory,
+                           !placed.away});
   });
   return plan;
 }
 
 void arena::apply(const suspension& plan, bool suspended) noexcept {
   for (const left_mapping& each : plan.left) {
-    const std::uint64_t first = slots_.slot_of(each.address);
-    const handle_number number = slots_[first].retained;
+    const std::uint64_t first = core_.slots.slot_of(each.address);
+    const handle_number number = core_.slots[first].retained;
     if (each.mapped || number == 0) continue;
-    slots_.drop_retained(first);
+    core_.slots.drop_retained(first);
   }
   for (const suspended_place& each : plan.places) {
-    const handle_number number = slots_[slots_.slot_of(each.address)].current;
-    const bool had_memory = slots_.handle(number).memory.handle != 0;
-    slots_.set_memory(number, each.memory, !each.mapped);
+    const handle_number number = core_.slots[core_.slots.slot_of(each.address)].current;
+    const bool had_memory = core_.slots.handle(number).memory.handle != 0;
+    core_.slots.set_memory(number, each.memory, !each.mapped);
     if (had_memory == each.has_memory()) continue;
     if (had_memory) {
       remove_reserved(each.size.count());
@@ -113,23 +116,23 @@ void arena::apply(const suspension& plan, bool suspended) noexcept {
                   .size = each.size.count()});
   }
   suspended_ = suspended;
-  runs_.note_change();
+  core_.runs.note_change();
 }
 
 std::uint64_t arena::suspended_bytes() const noexcept {
   if (!suspended_) return 0;
   std::uint64_t total = 0;
   std::uint64_t counted = 0;  // slots up to here
-  for (block_index at = runs_.first(); at != no_block; at = shared_.blocks[at].after) {
+  for (block_index at = core_.runs.first(); at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
-    const bool stays_away = (there.is() == block_kind::run && !rules_.resumes_free) ||
+    const bool stays_away = (there.is() == block_kind::run && !core_.rules.resumes_free) ||
                             there.is() == block_kind::hole || there.is() == block_kind::stuck;
     if (stays_away) continue;
-    for (std::uint64_t i = std::max(counted, slots_.slot_of(there.address));
-         i <= slots_.slot_of(there.end() - 1); i = counted) {
-      const handle_record& under = slots_.handle_at(i);
+    for (std::uint64_t i = std::max(counted, core_.slots.slot_of(there.address));
+         i <= core_.slots.slot_of(there.end() - 1); i = counted) {
+      const handle_record& under = core_.slots.handle_at(i);
       counted = under.slot + under.slots;
-      if (under.memory.handle == 0) total += under.slots * slots_.slot_size();
+      if (under.memory.handle == 0) total += under.slots * core_.slots.slot_size();
     }
   }
   return total;

@@ -88,7 +88,8 @@ struct free_handle {
   handle_number number = 0;
   block_index run = no_block;  // where it begins
   std::uint64_t stretch_length = 0;
-  bool used = false;
+  bool kept = false;  // it is where it should be: others are moved first
+  bool used = false;  // by the plan
 };
 
 /// A filling on its way into the metadata: where its handle was and when both places are ready.

@@ -7,8 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "placement/arena_runs.hpp"
-#include "placement/arena_slots.hpp"
+#include "placement/arena_core.hpp"
 #include "placement/backing_store.hpp"
 #include "placement/store_fixture.hpp"
 #include "support/sizes.hpp"
@@ -23,7 +22,13 @@ class arena_records : public ::testing::Test {
   static constexpr std::uint64_t base = std::uint64_t{1} << 40;
   static constexpr std::uint64_t slot = std::uint64_t{2} << 20;
 
-  arena_records() {
+  explicit arena_records(growth_rules rules = growth_rules::of(placement_policy::compact))
+      : core{.shared = shared,
+             .pool = pool_id{},
+             .rules = rules,
+             .properties = {},
+             .slots = {base, 1000 * slot, slot},
+             .runs = {blocks, known, base}} {
     for (int i = 0; i < 2; ++i) {
       streams.push_back(stream::create(gpu).value());
       stream_slots.push_back(known.slot_of(streams.back(), bound).value());
@@ -98,8 +103,9 @@ class arena_records : public ::testing::Test {
                            .observer = &told};
   std::vector<stream> streams;
   std::vector<stream_slot> stream_slots;
-  arena_runs runs{blocks, known, base};
-  arena_slots slots{base, 1000 * slot, slot};
+  arena_core core;
+  arena_runs& runs = core.runs;
+  arena_slots& slots = core.slots;
   std::uint32_t handle_slots = 1;  // of the handles of what is appended next
   std::uint64_t memory = 0;        // handles made
   std::uint64_t end = base;
