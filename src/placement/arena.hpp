@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "placement/arena_core.hpp"
+#include "placement/arena_mover.hpp"
 #include "placement/arena_planner.hpp"
 #include "placement/arena_types.hpp"
 #include "placement/backing_store.hpp"
@@ -63,7 +64,9 @@ class arena final : public backing_store, private arena_host {
   void free(block_index index, stamp freed) noexcept override;
   void retire(stream_slot stream) noexcept override { core_.runs.retire(stream); }
   [[nodiscard]] result<bytes> release(bytes most, const context_scope& bound) override;
-  [[nodiscard]] result<void> grant(const vmm::access& peer, const context_scope& bound) override;
+  [[nodiscard]] result<void> grant(const vmm::access& peer, const context_scope& bound) override {
+    return mover_.grant(peer, bound);
+  }
   result<void> close(const context_scope& bound) override;
   [[nodiscard]] bool can_be_suspended() const noexcept override { return true; }
   [[nodiscard]] result<suspension> plan_suspend() const override;
@@ -84,52 +87,29 @@ class arena final : public backing_store, private arena_host {
   arena(placement_context& shared, pool_id pool, growth_rules rules, address_range range,
         std::uint64_t slot_size, physical_properties properties);
 
-  // arena.cpp: room in what is free as it lies
+  // arena_host
   [[nodiscard]] arena_figures figures() const noexcept override {
     return {.reserved = reserved_, .handed_out = handed_out_, .peak_handed_out = peak_handed_out_};
   }
-  [[nodiscard]] block_index take(const free_place& place, const request& wanted) noexcept;
-  [[nodiscard]] block_index hand_out(block_index index, const request& wanted) noexcept;
+  void count_created(std::uint64_t size) noexcept override { add_reserved(size); }
+  void count_released(std::uint64_t size) noexcept override { remove_reserved(size); }
+  void moved(std::uint64_t slots) noexcept override {
+    if (core_.rules.plans) planned_.moved(slots);
+  }
+  void hand_out(block_index index, const request& wanted) noexcept override;
 
-  // arena_moves.cpp: making it
+  // arena.cpp
+  [[nodiscard]] block_index take(const free_place& place, const request& wanted) noexcept;
+  [[nodiscard]] result<block_index> borrow(const request& wanted, const context_scope& bound);
   void plan_round();
   [[nodiscard]] result<block_index> make_planned_room(const request& wanted,
                                                       const context_scope& bound);
   [[nodiscard]] result<block_index> grow_apart(const request& wanted, const context_scope& bound);
   [[nodiscard]] result<bool> lacks_memory_for(const request& wanted,
                                               const context_scope& bound) const;
-  [[nodiscard]] result<block_index> carry_out(room_plan& room, const request& wanted,
-                                              const context_scope& bound);
-  [[nodiscard]] result<block_index> borrow(const request& wanted, const context_scope& bound);
-  void prepare_records(room_plan& room, const request& wanted);
-  [[nodiscard]] result<bool> wait_for_others(const room_plan& room, const request& wanted,
-                                             const context_scope& bound);
-  [[nodiscard]] result<void> create_handles(room_plan& room, const context_scope& bound);
-  [[nodiscard]] result<void> clear_the_way(const room_plan& room, const context_scope& bound);
-  [[nodiscard]] result<void> map_handles(const room_plan& room, const context_scope& bound);
-  void undo_mapping(const gap_filling& undone, const context_scope& bound) noexcept;
-  void undo_creation(gap_filling& undone, const context_scope& bound) noexcept;
-  void append_hole(std::uint64_t high) noexcept;
-  void block_off(std::uint64_t low, std::uint64_t high) noexcept;  // slots
-  void unblock(const context_scope& bound) noexcept;
-  [[nodiscard]] result<void> unmap_retained(std::uint32_t at_slot, const context_scope& bound);
-  [[nodiscard]] bool may_be_released(const block& run) const noexcept;
-  [[nodiscard]] result<bool> release_handle(handle_number number, block_index run,
-                                            const context_scope& bound);
 
   // arena_suspend.cpp
   [[nodiscard]] std::vector<block_index> free_places() const;
-
-  // arena_commit.cpp: entering it
-  [[nodiscard]] block_index commit(room_plan& room, const request& wanted) noexcept;
-  void find_relocations(room_plan& room, const request& wanted) const noexcept;
-  [[nodiscard]] block_index append_fresh(const std::vector<relocation>& relocations) noexcept;
-  [[nodiscard]] block_index apply_changes(room_plan& room, block_index first) noexcept;
-  void update_slots(const std::vector<relocation>& relocations) noexcept;
-  [[nodiscard]] block_index hand_out_window(block_index taken, const request& wanted) noexcept;
-  void leave_hole(handle_number number, block_index hint, stamp used) noexcept;
-  void fill_hole(const gap_filling& with, stamp ready) noexcept;
-  void drop_trailing_holes() noexcept;
 
   address_range range_;
   arena_core core_;
@@ -138,6 +118,7 @@ class arena final : public backing_store, private arena_host {
   careful_places careful_;  // on top of that
   planned_places planned_;  // and on top of both
   arena_planner planner_;
+  arena_mover mover_;
 };
 
 }}}  // namespace weir::v0::placement

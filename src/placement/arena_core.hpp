@@ -24,6 +24,13 @@ struct arena_core {
 class arena_host {
  public:
   [[nodiscard]] virtual arena_figures figures() const noexcept = 0;
+  /// Physical memory was created, or released.
+  virtual void count_created(std::uint64_t size) noexcept = 0;
+  virtual void count_released(std::uint64_t size) noexcept = 0;
+  /// A handle of so many slots was moved, and did not return.
+  virtual void moved(std::uint64_t slots) noexcept = 0;
+  /// A run that is in no index becomes the request's block.
+  virtual void hand_out(block_index index, const request& wanted) noexcept = 0;
 
  protected:
   ~arena_host() = default;

@@ -30,11 +30,11 @@ std::uint64_t arena::fragments() const noexcept {
     std::uint64_t end = start;
     for (; at != no_block && blocks[at].is() == block_kind::run; at = blocks[at].after)
       end = blocks[at].end();
-    std::uint64_t i = core_.slots.slot_of(start + core_.slots.slot_size() - 1);
+    std::uint64_t i = core_.slots.slot_behind(start);
     while (i < core_.slots.slot_of(end)) {
       const handle_record& there = core_.slots.handle_at(i);
       if (there.slot == i && i + there.slots <= core_.slots.slot_of(end))
-        whole += there.slots * core_.slots.slot_size();
+        whole += core_.slots.bytes_of(there.slots);
       i = there.slot + there.slots;
     }
   }
@@ -52,7 +52,7 @@ block_index arena::block_over(std::uint64_t address) const noexcept {
 
 result<block_handles> arena::handles_under(block_index index) const {
   if (!core_.properties.posix_descriptor) return errc::not_supported;
-  const block& block = shared_.blocks[index];
+  const block& block = core_.runs[index];
   std::uint64_t at = core_.slots.handle_at(core_.slots.slot_of(block.address)).slot;
   block_handles handles{.handles = {}, .offset = bytes{block.address - core_.slots.address_of(at)}};
   while (at < core_.slots.count() && core_.slots.address_of(at) < block.end()) {
@@ -64,8 +64,8 @@ result<block_handles> arena::handles_under(block_index index) const {
 }
 
 void arena::describe(pool_snapshot& into) const {
-  for (block_index at = core_.runs.first(); at != no_block; at = shared_.blocks[at].after) {
-    const block& there = shared_.blocks[at];
+  for (block_index at = core_.runs.first(); at != no_block; at = core_.runs[at].after) {
+    const block& there = core_.runs[at];
     block_info info{.address = there.address, .size = bytes{there.size()}, .pool = pool_};
     switch (there.is()) {
       case block_kind::run:
@@ -94,7 +94,7 @@ void arena::describe(pool_snapshot& into) const {
   }
   core_.slots.each_place([&](std::uint64_t at, const handle_record& there) {
     auto& list = there.memory.handle != 0 ? into.physical : into.suspended;
-    list.push_back({core_.slots.address_of(at), bytes{there.slots * core_.slots.slot_size()}});
+    list.push_back({core_.slots.address_of(at), bytes{core_.slots.bytes_of(there.slots)}});
   });
 }
 
@@ -173,7 +173,7 @@ std::string arena::check() const {
   std::uint64_t gone = 0;
   for (handle_number number = 1; number < core_.slots.handle_count(); ++number) {
     const handle_record& each = core_.slots.handle(number);
-    if (each.memory.handle == 0) gone += each.slots * core_.slots.slot_size();
+    if (each.memory.handle == 0) gone += core_.slots.bytes_of(each.slots);
   }
   if (out + free_bytes != reserved_ + gone) complain("handed out + free is not reserved", expected);
   for (stream_slot i = 0; i < core_.runs.owners(); ++i) {
@@ -197,7 +197,7 @@ std::string arena::check() const {
   core_.slots.each_retained([&](std::uint64_t, handle_number number) { ++retained[number]; });
   for (handle_number number = 1; number < core_.slots.handle_count(); ++number) {
     const handle_record& each = core_.slots.handle(number);
-    physical += each.slots * core_.slots.slot_size();
+    physical += core_.slots.bytes_of(each.slots);
     if (each.away && !suspended_) complain("a handle is away from a store that is not", expected);
     if (each.memory.handle == 0 && each.slots != 0 && !each.away)
       complain("a handle without memory", core_.slots.address_of(each.slot));

@@ -137,19 +137,16 @@ room_plan arena_planner::fill(const room_window& window, const std::vector<run_s
 /// The slots of a window that nothing is mapped to.
 std::vector<window_gap> arena_planner::gaps_of(const room_window& window) const {
   const arena_slots& slots = core_.slots;
-  const auto slot_behind = [&](std::uint64_t end) {
-    return slots.slot_of(end + slots.slot_size() - 1);
-  };
   std::vector<window_gap> gaps;
   for (block_index at = window.first; at != no_block; at = core_.runs[at].after) {
     const block& there = core_.runs[at];
     if (there.address >= window.end) break;
     if (there.is() != block_kind::hole) continue;
     gaps.push_back({slots.slot_of(std::max(window.start, there.address)),
-                    slot_behind(std::min(window.end, there.end())), at});
+                    slots.slot_behind(std::min(window.end, there.end())), at});
   }
   if (window.end > slots.end_address())
-    gaps.push_back({slots.count(), slot_behind(window.end), no_block});
+    gaps.push_back({slots.count(), slots.slot_behind(window.end), no_block});
   return gaps;
 }
 
@@ -162,7 +159,7 @@ std::vector<free_handle> arena_planner::free_handles(
   std::vector<free_handle> sources;
   const auto collect = [&](std::uint64_t low, std::uint64_t high, const run_stretch& in) {
     const std::uint64_t until = slots.slot_of(high);
-    std::uint64_t at = slots.slot_of(low + slots.slot_size() - 1);
+    std::uint64_t at = slots.slot_behind(low);
     block_index run = in.first;
     while (at < until) {
       const handle_number number = slots[at].current;
@@ -311,14 +308,14 @@ void arena_planner::plan_creation(room_plan& into, const window_gap& in,
 /// they are many small ones, as long as there is headroom.
 bool arena_planner::better_new(const window_gap& in, const std::vector<free_handle*>& chosen,
                                std::uint64_t planned, const request& wanted) const {
-  const std::uint64_t size = (in.high - in.low) * core_.slots.slot_size();
+  const std::uint64_t size = core_.slots.bytes_of(in.high - in.low);
   if (places_.growth_for(wanted).exact) return false;
   const std::uint64_t each = handle_for(wanted);
   const arena_figures held = host_.figures();
   const double most = (1 + core_.rules.headroom) * static_cast<double>(held.peak_handed_out);
-  const std::uint64_t then = held.reserved + planned * core_.slots.slot_size() + size;
-  return chosen.size() > (size + each - 1) / each && static_cast<double>(then) <= most &&
-         core_.shared.may_reserve(planned * core_.slots.slot_size() + size);
+  const std::uint64_t created = core_.slots.bytes_of(planned) + size;
+  return chosen.size() > (size + each - 1) / each &&
+         static_cast<double>(held.reserved + created) <= most && core_.shared.may_reserve(created);
 }
 
 }}}  // namespace weir::v0::placement

@@ -38,6 +38,13 @@ class arena_slots {
   [[nodiscard]] std::uint64_t slot_of(std::uint64_t address) const noexcept {
     return (address - base_) / slot_size_;
   }
+  /// The first slot that begins at the address or behind it.
+  [[nodiscard]] std::uint64_t slot_behind(std::uint64_t address) const noexcept {
+    return slot_of(address + slot_size_ - 1);
+  }
+  [[nodiscard]] std::uint64_t bytes_of(std::uint64_t slots) const noexcept {
+    return slots * slot_size_;
+  }
   [[nodiscard]] std::uint64_t address_of(std::uint64_t slot) const noexcept {
     return base_ + slot * slot_size_;
   }

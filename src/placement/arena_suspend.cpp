@@ -17,8 +17,8 @@ constexpr std::uint64_t least_gap = std::uint64_t{256} << 10;
 std::vector<block_index> arena::free_places() const {
   std::vector<block_index> begins(core_.slots.handle_count(), no_block);
   std::vector<bool> pinned(core_.slots.handle_count());
-  for (block_index at = core_.runs.first(); at != no_block; at = shared_.blocks[at].after) {
-    const block& there = shared_.blocks[at];
+  for (block_index at = core_.runs.first(); at != no_block; at = core_.runs[at].after) {
+    const block& there = core_.runs[at];
     if (there.is() == block_kind::hole || there.is() == block_kind::stuck) continue;
     for (std::uint64_t i = core_.slots.slot_of(there.address);
          i <= core_.slots.slot_of(there.end() - 1);) {
@@ -37,16 +37,15 @@ std::vector<block_index> arena::free_places() const {
 result<suspension> arena::plan_suspend() const {
   suspension plan{.places = {}, .left = {}, .contents = {}, .properties = core_.properties};
   core_.slots.each_retained([&](std::uint64_t at, handle_number number) {
-    const bytes size{core_.slots.handle(number).slots * core_.slots.slot_size()};
+    const bytes size{core_.slots.bytes_of(core_.slots.handle(number).slots)};
     plan.left.push_back({core_.slots.address_of(at), size, true});
   });
   core_.slots.each_place([&](std::uint64_t at, const handle_record& placed) {
-    plan.places.push_back({core_.slots.address_of(at),
-                           bytes{placed.slots * core_.slots.slot_size()}, placed.memory,
-                           !placed.away});
+    plan.places.push_back({core_.slots.address_of(at), bytes{core_.slots.bytes_of(placed.slots)},
+                           placed.memory, !placed.away});
   });
-  for (block_index at = core_.runs.first(); at != no_block; at = shared_.blocks[at].after) {
-    const block& there = shared_.blocks[at];
+  for (block_index at = core_.runs.first(); at != no_block; at = core_.runs[at].after) {
+    const block& there = core_.runs[at];
     if (there.is() != block_kind::live) continue;
     auto* const last = plan.contents.empty() ? nullptr : &plan.contents.back();
     const std::uint64_t end = last == nullptr ? 0 : last->address + last->size;
@@ -79,14 +78,12 @@ result<suspension> arena::plan_resume() {
     return core_.slots.handle(a).slot > core_.slots.handle(b).slot;
   });
   for (const handle_number number : dropped) {
-    leave_hole(number, begins[number], {});  // nothing was mapped there since its last use ended
-    core_.slots.erase(number);
+    mover_.drop(number, begins[number]);  // nothing was mapped there since its last use ended
   }
-  drop_trailing_holes();
+  mover_.drop_trailing_holes();
   core_.slots.each_place([&](std::uint64_t at, const handle_record& placed) {
-    plan.places.push_back({core_.slots.address_of(at),
-                           bytes{placed.slots * core_.slots.slot_size()}, placed.memory,
-                           !placed.away});
+    plan.places.push_back({core_.slots.address_of(at), bytes{core_.slots.bytes_of(placed.slots)},
+                           placed.memory, !placed.away});
   });
   return plan;
 }
@@ -123,8 +120,8 @@ std::uint64_t arena::suspended_bytes() const noexcept {
   if (!suspended_) return 0;
   std::uint64_t total = 0;
   std::uint64_t counted = 0;  // slots up to here
-  for (block_index at = core_.runs.first(); at != no_block; at = shared_.blocks[at].after) {
-    const block& there = shared_.blocks[at];
+  for (block_index at = core_.runs.first(); at != no_block; at = core_.runs[at].after) {
+    const block& there = core_.runs[at];
     const bool stays_away = (there.is() == block_kind::run && !core_.rules.resumes_free) ||
                             there.is() == block_kind::hole || there.is() == block_kind::stuck;
     if (stays_away) continue;
@@ -132,7 +129,7 @@ std::uint64_t arena::suspended_bytes() const noexcept {
          i <= core_.slots.slot_of(there.end() - 1); i = counted) {
       const handle_record& under = core_.slots.handle_at(i);
       counted = under.slot + under.slots;
-      if (under.memory.handle == 0) total += under.slots * core_.slots.slot_size();
+      if (under.memory.handle == 0) total += core_.slots.bytes_of(under.slots);
     }
   }
   return total;

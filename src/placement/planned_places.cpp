@@ -46,7 +46,7 @@ room_window planned_places::window_at(std::uint64_t place, const request& wanted
     const block& there = runs_[at];
     if (there.address >= room.end) break;
     if (runs_.fillable(there)) {
-      room.gap_slots += slots_.slot_of(std::min(room.end, there.end()) + slots_.slot_size() - 1) -
+      room.gap_slots += slots_.slot_behind(std::min(room.end, there.end())) -
                         slots_.slot_of(std::max(room.start, there.address));
     } else if (!runs_.usable(there, wanted.stream, reach::usable)) {
       return room;

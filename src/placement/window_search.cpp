@@ -78,16 +78,15 @@ void window_search::weigh_from_end_of(std::size_t at, const window_limits& limit
 /// How many slots of [start, end) are holes or beyond the arena's end.
 std::uint64_t window_search::gap_slots(std::size_t from, std::uint64_t start,
                                        std::uint64_t end) const noexcept {
-  const std::uint64_t slot = slots_.slot_size();
   std::uint64_t slots = 0;
   for (std::size_t i = from; i < row_.size() && row_[i].start < end; ++i) {
     if (!row_[i].hole) continue;
     const std::uint64_t low = slots_.slot_of(std::max(start, row_[i].start));
-    const std::uint64_t high = slots_.slot_of(std::min(end, row_[i].end) + slot - 1);
+    const std::uint64_t high = slots_.slot_behind(std::min(end, row_[i].end));
     slots += high - low;
   }
   if (end > slots_.end_address())
-    slots += slots_.slot_of(end + slot - 1) - std::max(slots_.count(), slots_.slot_of(start));
+    slots += slots_.slot_behind(end) - std::max(slots_.count(), slots_.slot_of(start));
   return slots;
 }
 

@@ -16,10 +16,9 @@
 namespace weir { inline namespace v0 { namespace placement {
 
 /// Blocks, slots and handles of an arena, which grow as blocks are appended; two streams on which
-/// nothing happens by itself. Nothing is mapped.
+/// nothing happens by itself. There are addresses for 1,000 slots; what is appended is not mapped.
 class arena_records : public ::testing::Test {
  protected:
-  static constexpr std::uint64_t base = std::uint64_t{1} << 40;
   static constexpr std::uint64_t slot = std::uint64_t{2} << 20;
 
   explicit arena_records(growth_rules rules = growth_rules::of(placement_policy::compact))
@@ -86,12 +85,15 @@ class arena_records : public ::testing::Test {
   [[nodiscard]] request asks(std::uint64_t size, std::size_t stream = 0) const {
     return {.units = static_cast<std::uint32_t>(size / unit), .stream = stream_slots[stream]};
   }
-  static std::uint64_t at(std::uint64_t offset) { return base + offset; }
+  [[nodiscard]] std::uint64_t at(std::uint64_t offset) const { return base + offset; }
 
   std::shared_ptr<sim::machine> machine = make_small_machine();
   std::shared_ptr<runtime> simulated = runtime::open_simulated(machine).value();
   device gpu = simulated->device(device_id{0}).value();
   context_scope bound{gpu};
+  address_range range =
+      address_range::reserve(gpu, bytes{1000 * slot}, bytes{std::uint64_t{1} << 30}).value();
+  const std::uint64_t base = range.base();
   block_store blocks;
   order::stream_order known{gpu};
   kept_events told;

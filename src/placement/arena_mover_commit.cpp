@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "placement/arena.hpp"
+#include "placement/arena_mover.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
 
 /// Four phases: addresses at the end get runs, places change hands, the slots learn their handles,
 /// and the window becomes the block that was asked for.
-block_index arena::commit(room_plan& room, const request& wanted) noexcept {
+block_index arena_mover::commit(room_plan& room, const request& wanted) noexcept {
   find_relocations(room, wanted);
   const block_index first_fresh = append_fresh(room.relocations);
   const block_index first = room.window.first != no_block ? room.window.first : first_fresh;
@@ -18,16 +18,16 @@ block_index arena::commit(room_plan& room, const request& wanted) noexcept {
 }
 
 /// When the old place of every filling was last used, and when its new place is ready.
-void arena::find_relocations(room_plan& room, const request& wanted) const noexcept {
-  const stamp now = shared_.order.now(wanted.stream);
+void arena_mover::find_relocations(room_plan& room, const request& wanted) const noexcept {
+  const stamp now = core_.shared.order.now(wanted.stream);
   for (const gap_filling& each : room.fillings) {
     relocation entered{.with = &each};
     if (!each.fresh) {
       entered.from_slot = core_.slots.handle(each.from).slot;
       const std::uint64_t end = core_.slots.address_of(entered.from_slot + each.slots);
-      for (block_index at = each.source; at != no_block && shared_.blocks[at].address < end;
-           at = shared_.blocks[at].after) {
-        const block& run = shared_.blocks[at];
+      for (block_index at = each.source; at != no_block && core_.runs[at].address < end;
+           at = core_.runs[at].after) {
+        const block& run = core_.runs[at];
         if (run.end() <= core_.slots.address_of(entered.from_slot) || run.stream == no_stream)
           continue;
         entered.ready = now;
@@ -43,23 +43,22 @@ void arena::find_relocations(room_plan& room, const request& wanted) const noexc
 }
 
 /// New addresses at the end: one run for all that are ready at the same time. The first of them.
-block_index arena::append_fresh(const std::vector<relocation>& relocations) noexcept {
+block_index arena_mover::append_fresh(const std::vector<relocation>& relocations) noexcept {
   block_index first = no_block;
   block_index fresh = no_block;
   for (const relocation& each : relocations) {
     if (each.with->hole != no_block) continue;
     if (core_.slots.count() < each.with->slot + each.with->slots)
       core_.slots.resize(each.with->slot + each.with->slots);
-    const auto units =
-        static_cast<std::uint32_t>(each.with->slots * core_.slots.slot_size() / unit);
-    if (fresh != no_block && core_.runs.stamp_of(shared_.blocks[fresh]) == each.ready &&
-        can_join(shared_.blocks[fresh].units, units)) {
-      shared_.blocks[fresh].units += units;
+    const auto units = static_cast<std::uint32_t>(core_.slots.bytes_of(each.with->slots) / unit);
+    if (fresh != no_block && core_.runs.stamp_of(core_.runs[fresh]) == each.ready &&
+        can_join(core_.runs[fresh].units, units)) {
+      core_.shared.blocks[fresh].units += units;
       continue;
     }
     if (fresh != no_block) core_.runs.add_run(fresh);
-    fresh = shared_.blocks.make();
-    block& run = shared_.blocks[fresh];
+    fresh = core_.shared.blocks.make();
+    block& run = core_.shared.blocks[fresh];
     run.address = core_.slots.address_of(each.with->slot);
     run.units = units;
     run.become(block_kind::run);
@@ -74,7 +73,7 @@ block_index arena::append_fresh(const std::vector<relocation>& relocations) noex
 
 /// Every place that changes hands, and the window cut out between them. From high addresses to low,
 /// because cutting leaves the records of lower addresses as they are: the plan's hints stay good.
-block_index arena::apply_changes(room_plan& room, block_index first) noexcept {
+block_index arena_mover::apply_changes(room_plan& room, block_index first) noexcept {
   std::vector<place_change>& changes = room.changes;
   for (const relocation& each : room.relocations) {
     if (each.with->hole != no_block)
@@ -101,30 +100,30 @@ block_index arena::apply_changes(room_plan& room, block_index first) noexcept {
 }
 
 /// Handles are where they were mapped to; counted and emitted.
-void arena::update_slots(const std::vector<relocation>& relocations) noexcept {
+void arena_mover::update_slots(const std::vector<relocation>& relocations) noexcept {
   for (const relocation& each : relocations) {
     const gap_filling& with = *each.with;
     core_.slots.enter(with.from, with.slot, with.returns);
     if (with.fresh) {
-      add_reserved(with.slots * core_.slots.slot_size());
-      ++shared_.handles_created;
+      host_.count_created(core_.slots.bytes_of(with.slots));
+      ++core_.shared.handles_created;
     } else {
-      ++(with.returns ? shared_.handles_returned : shared_.handles_moved);
-      if (!with.returns && core_.rules.plans) planned_.moved(with.slots);
+      ++(with.returns ? core_.shared.handles_returned : core_.shared.handles_moved);
+      if (!with.returns) host_.moved(with.slots);
     }
-    shared_.emit({.kind = with.fresh ? memory_event_kind::reserve : memory_event_kind::move,
-                  .pool = pool_,
-                  .address = core_.slots.address_of(with.slot),
-                  .other_address = with.fresh ? 0 : core_.slots.address_of(each.from_slot),
-                  .size = with.slots * core_.slots.slot_size()});
+    core_.shared.emit({.kind = with.fresh ? memory_event_kind::reserve : memory_event_kind::move,
+                       .pool = core_.pool,
+                       .address = core_.slots.address_of(with.slot),
+                       .other_address = with.fresh ? 0 : core_.slots.address_of(each.from_slot),
+                       .size = core_.slots.bytes_of(with.slots)});
   }
 }
 
 /// The window is the user's; what is left beside it joins its neighbours.
-block_index arena::hand_out_window(block_index taken, const request& wanted) noexcept {
-  static_cast<void>(hand_out(taken, wanted));
-  for (const block_index beside : {shared_.blocks[taken].after, shared_.blocks[taken].before})
-    if (beside != no_block && shared_.blocks[beside].is() == block_kind::run)
+block_index arena_mover::hand_out_window(block_index taken, const request& wanted) noexcept {
+  host_.hand_out(taken, wanted);
+  for (const block_index beside : {core_.runs[taken].after, core_.runs[taken].before})
+    if (beside != no_block && core_.runs[beside].is() == block_kind::run)
       core_.runs.merge_same_owner(beside);
   return taken;
 }
@@ -132,12 +131,11 @@ block_index arena::hand_out_window(block_index taken, const request& wanted) noe
 // --- Holes ---------------------------------------------------------------------------------------
 
 /// The place a handle leaves becomes a hole; its mapping stays behind.
-void arena::leave_hole(handle_number number, block_index hint, stamp used) noexcept {
+void arena_mover::leave_hole(handle_number number, block_index hint, stamp used) noexcept {
   const handle_record& moved = core_.slots.handle(number);
   const std::uint64_t start = core_.slots.address_of(moved.slot);
-  const block_index hole =
-      core_.runs.cut(hint, start, start + moved.slots * core_.slots.slot_size());
-  block& left = shared_.blocks[hole];
+  const block_index hole = core_.runs.cut(hint, start, start + core_.slots.bytes_of(moved.slots));
+  block& left = core_.shared.blocks[hole];
   left.become(block_kind::hole);
   left.stream = used.stream;
   left.in = {};
@@ -147,15 +145,15 @@ void arena::leave_hole(handle_number number, block_index hint, stamp used) noexc
 }
 
 /// Slots of a hole get memory and become a run.
-void arena::fill_hole(const gap_filling& with, stamp ready) noexcept {
+void arena_mover::fill_hole(const gap_filling& with, stamp ready) noexcept {
   const std::uint64_t start = core_.slots.address_of(with.slot);
-  const std::uint64_t end = start + with.slots * core_.slots.slot_size();
+  const std::uint64_t end = start + core_.slots.bytes_of(with.slots);
   block_index at = with.hole;
-  while (shared_.blocks[at].end() <= start) at = shared_.blocks[at].after;
-  if (shared_.blocks[at].address < start) at = core_.runs.split(at, start);
-  if (shared_.blocks[at].end() > end) core_.runs.split(at, end);
+  while (core_.runs[at].end() <= start) at = core_.runs[at].after;
+  if (core_.runs[at].address < start) at = core_.runs.split(at, start);
+  if (core_.runs[at].end() > end) core_.runs.split(at, end);
   core_.runs.forget_hole(at);
-  block& run = shared_.blocks[at];
+  block& run = core_.shared.blocks[at];
   run.become(block_kind::run);
   run.stream = ready.stream;
   run.in = {};
