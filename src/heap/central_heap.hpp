@@ -62,8 +62,8 @@
 #include "base/any_size.hpp"
 #include "base/mutex.hpp"
 #include "device/state.hpp"
-#include "heap/capture_pools.hpp"
 #include "heap/cache_flusher.hpp"
+#include "heap/capture_pools.hpp"
 #include "heap/checked_frees.hpp"
 #include "heap/graph_pools.hpp"
 #include "heap/heap_backup.hpp"
@@ -320,7 +320,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
     return progress_.wait_for_all_work(driver);
   }
 
-  // --- What several parts ask of pools ------------------------------------------------------------
+  // --- What several parts ask of pools -----------------------------------------------------------
 
   [[nodiscard]] result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
                                                  driver_access& driver) override
@@ -335,8 +335,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
     return pool_registry_.sweep(asking, driver);
   }
   [[nodiscard]] result<bool> wait_for_graphs(pool_state& asking, wait_bound& bound,
-                                             driver_access& driver) override
-      WEIR_REQUIRES(mutex_) {
+                                             driver_access& driver) override WEIR_REQUIRES(mutex_) {
     return capture_pools_.wait_for_graphs(asking, bound, driver);
   }
 
