@@ -22,7 +22,8 @@ arena::arena(placement_context& shared, pool_id pool, growth_rules rules, addres
       careful_{shared, core_.runs, core_.slots, usual_},
       planned_{core_.runs, core_.slots, careful_},
       planner_{core_, planned_, *this},
-      mover_{core_, *this} {}
+      mover_{core_, *this},
+      suspender_{core_, *this} {}
 
 arena::~arena() = default;
 
@@ -197,7 +198,7 @@ void arena::plan_round() {
     if (slots == 0 || !shared_.blocks.prepare(1)) return;
     const std::uint64_t low = core_.slots.end_address();
     core_.slots.prepare_slots(slots);
-    mover_.append_hole(core_.slots.count() + slots);
+    core_.append_hole(core_.slots.count() + slots);
     planned_.lay_out(low, figures());
   } catch (const std::bad_alloc&) {
     // Without a plan memory moves as before.

@@ -10,6 +10,7 @@
 #include "placement/arena_core.hpp"
 #include "placement/arena_mover.hpp"
 #include "placement/arena_planner.hpp"
+#include "placement/arena_suspender.hpp"
 #include "placement/arena_types.hpp"
 #include "placement/backing_store.hpp"
 #include "placement/careful_places.hpp"
@@ -69,10 +70,17 @@ class arena final : public backing_store, private arena_host {
   }
   result<void> close(const context_scope& bound) override;
   [[nodiscard]] bool can_be_suspended() const noexcept override { return true; }
-  [[nodiscard]] result<suspension> plan_suspend() const override;
-  [[nodiscard]] result<suspension> plan_resume() override;
-  void apply(const suspension& plan, bool suspended) noexcept override;
-  [[nodiscard]] std::uint64_t suspended_bytes() const noexcept override;
+  [[nodiscard]] result<suspension> plan_suspend() const override {
+    return suspender_.plan_suspend();
+  }
+  [[nodiscard]] result<suspension> plan_resume() override { return suspender_.plan_resume(); }
+  void apply(const suspension& plan, bool suspended) noexcept override {
+    suspender_.apply(plan);
+    suspended_ = suspended;
+  }
+  [[nodiscard]] std::uint64_t suspended_bytes() const noexcept override {
+    return suspended_ ? suspender_.missing_bytes() : 0;
+  }
 
   [[nodiscard]] std::uint64_t bound_to(stream_slot stream) const noexcept override;
   [[nodiscard]] std::uint64_t longest_fit(stream_slot stream) const noexcept override;
@@ -108,9 +116,6 @@ class arena final : public backing_store, private arena_host {
   [[nodiscard]] result<bool> lacks_memory_for(const request& wanted,
                                               const context_scope& bound) const;
 
-  // arena_suspend.cpp
-  [[nodiscard]] std::vector<block_index> free_places() const;
-
   address_range range_;
   arena_core core_;
   std::uint64_t peak_handed_out_ = 0;  // since memory was last released
@@ -119,6 +124,7 @@ class arena final : public backing_store, private arena_host {
   planned_places planned_;  // and on top of both
   arena_planner planner_;
   arena_mover mover_;
+  arena_suspender suspender_;
 };
 
 }}}  // namespace weir::v0::placement

@@ -159,38 +159,10 @@ void arena_mover::undo_mapping(const gap_filling& undone, const context_scope& b
 // --- Holes and addresses that are blocked
 // ---------------------------------------------------------
 
-void arena_mover::append_hole(std::uint64_t high) noexcept {
-  const std::uint64_t most_slots = unit_count::most * unit / core_.slots.slot_size();
-  while (core_.slots.count() < high) {
-    const std::uint64_t end = std::min<std::uint64_t>(high, core_.slots.count() + most_slots);
-    const block_index beyond = core_.shared.blocks.make();
-    block& hole = core_.shared.blocks[beyond];
-    hole.address = core_.slots.end_address();
-    hole.units = static_cast<std::uint32_t>((core_.slots.address_of(end) - hole.address) / unit);
-    hole.stream = no_stream;
-    hole.become(block_kind::hole);
-    core_.slots.resize(end);
-    core_.runs.link_after(core_.runs.last(), beyond);
-    core_.runs.note_hole(beyond);
-  }
-}
-
-void arena_mover::drop_trailing_holes() noexcept {
-  while (core_.runs.last() != no_block &&
-         core_.runs.fillable(core_.shared.blocks[core_.runs.last()])) {
-    const block& hole = core_.runs[core_.runs.last()];
-    const std::uint64_t low = core_.slots.slot_of(hole.address);
-    for (std::uint64_t i = low; i < core_.slots.count(); ++i)
-      if (core_.slots[i].retained != 0) return;
-    core_.runs.drop_last_hole();
-    core_.slots.resize(low);
-  }
-}
-
 /// Something is mapped in these slots, of a hole or beyond the arena's end, that could not be taken
 /// away: no plan may count on them. carry_out() has prepared the records.
 void arena_mover::block_off(std::uint64_t low, std::uint64_t high) noexcept {
-  if (high > core_.slots.count()) append_hole(high);
+  if (high > core_.slots.count()) core_.append_hole(high);
   block_index at = core_.runs.over(core_.slots.address_of(low));
   if (core_.runs[at].address < core_.slots.address_of(low))
     at = core_.runs.split(at, core_.slots.address_of(low));

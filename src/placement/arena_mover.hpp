@@ -35,20 +35,12 @@ class arena_mover {
   /// Makes the plan's window a block. no_block: the stream cannot be made to wait for the others.
   [[nodiscard]] result<block_index> carry_out(room_plan& room, const request& wanted,
                                               const context_scope& bound);
-  /// The arena ends with slot `high`, in a hole, or two where one record is not enough. There are
-  /// records for them, and room for their slots.
-  void append_hole(std::uint64_t high) noexcept;
-  /// Holes that can be filled go from the arena's end, unless something is mapped to them still.
-  void drop_trailing_holes() noexcept;
   /// Tries once more to take away mappings that block addresses.
   void unblock(const context_scope& bound) noexcept;
 
   /// Gives wholly free handles of everybody's runs to the driver, from the arena's end, until
   /// `most` bytes or more went. Returns how much went.
   [[nodiscard]] result<std::uint64_t> release(std::uint64_t most, const context_scope& bound);
-  /// The handle is gone from its place, of which nothing was mapped or used any more. `run` is the
-  /// run that the place begins in, or one below it.
-  void drop(handle_number number, block_index run) noexcept;
 
   /// Lets the device reach all that is mapped.
   [[nodiscard]] result<void> grant(const vmm::access& peer, const context_scope& bound);
@@ -76,8 +68,6 @@ class arena_mover {
   [[nodiscard]] block_index apply_changes(room_plan& room, block_index first) noexcept;
   void update_slots(const std::vector<relocation>& relocations) noexcept;
   [[nodiscard]] block_index hand_out_window(block_index taken, const request& wanted) noexcept;
-  void leave_hole(handle_number number, block_index hint, stamp used) noexcept;
-  void fill_hole(const gap_filling& with, stamp ready) noexcept;
 
   // arena_mover_release.cpp
   [[nodiscard]] result<bool> release_handle(handle_number number, block_index run,

@@ -85,9 +85,9 @@ block_index arena_mover::apply_changes(room_plan& room, block_index first) noexc
   const auto apply = [&](const place_change& each) {
     const gap_filling& with = *each.of->with;
     if (each.leaves) {
-      leave_hole(with.from, with.source, each.of->used);
+      core_.leave_hole(with.from, with.source, each.of->used);
     } else {
-      fill_hole(with, each.of->ready);
+      core_.fill_hole(with, each.of->ready);
     }
   };
   // A window may begin inside a slot that is filled for it.
@@ -126,39 +126,6 @@ block_index arena_mover::hand_out_window(block_index taken, const request& wante
     if (beside != no_block && core_.runs[beside].is() == block_kind::run)
       core_.runs.merge_same_owner(beside);
   return taken;
-}
-
-// --- Holes ---------------------------------------------------------------------------------------
-
-/// The place a handle leaves becomes a hole; its mapping stays behind.
-void arena_mover::leave_hole(handle_number number, block_index hint, stamp used) noexcept {
-  const handle_record& moved = core_.slots.handle(number);
-  const std::uint64_t start = core_.slots.address_of(moved.slot);
-  const block_index hole = core_.runs.cut(hint, start, start + core_.slots.bytes_of(moved.slots));
-  block& left = core_.shared.blocks[hole];
-  left.become(block_kind::hole);
-  left.stream = used.stream;
-  left.in = {};
-  core_.runs.note_hole(hole);
-  left.in.freed = used.epoch;
-  core_.slots.leave(number);
-}
-
-/// Slots of a hole get memory and become a run.
-void arena_mover::fill_hole(const gap_filling& with, stamp ready) noexcept {
-  const std::uint64_t start = core_.slots.address_of(with.slot);
-  const std::uint64_t end = start + core_.slots.bytes_of(with.slots);
-  block_index at = with.hole;
-  while (core_.runs[at].end() <= start) at = core_.runs[at].after;
-  if (core_.runs[at].address < start) at = core_.runs.split(at, start);
-  if (core_.runs[at].end() > end) core_.runs.split(at, end);
-  core_.runs.forget_hole(at);
-  block& run = core_.shared.blocks[at];
-  run.become(block_kind::run);
-  run.stream = ready.stream;
-  run.in = {};
-  run.in.freed = ready.epoch;
-  core_.runs.add_run(at);
 }
 
 }}}  // namespace weir::v0::placement

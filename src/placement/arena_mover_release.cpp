@@ -27,7 +27,7 @@ result<std::uint64_t> arena_mover::release(std::uint64_t most, const context_sco
     }
     at = before;
   }
-  drop_trailing_holes();
+  core_.drop_trailing_holes();
   return released;
 }
 
@@ -63,16 +63,11 @@ result<bool> arena_mover::release_handle(handle_number number, block_index run,
     tell(memory_event_kind::reserve);
     return std::move(unmapped).error();
   }
-  drop(number, run);
+  core_.drop_handle(number, run);
   host_.count_released(size.count());
   ++core_.shared.handles_released;
   WEIR_TRY(release_surely(bound, going.memory));
   return true;
-}
-
-void arena_mover::drop(handle_number number, block_index run) noexcept {
-  leave_hole(number, run, {});
-  core_.slots.erase(number);
 }
 
 result<void> arena_mover::grant(const vmm::access& peer, const context_scope& bound) {

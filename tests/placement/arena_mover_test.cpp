@@ -285,21 +285,9 @@ TEST_F(movers, a_mapping_that_cannot_be_undone_blocks_its_addresses_until_it_can
   EXPECT_EQ(runs.stuck(), 1u);
   mover.unblock(bound);
   EXPECT_EQ(runs.stuck(), 0u);
-  mover.drop_trailing_holes();
+  core.drop_trailing_holes();
   EXPECT_EQ(slots.count(), 1u);
   EXPECT_EQ(used(), 2 * mib);
-}
-
-TEST_F(movers, a_hole_is_appended_and_goes_again) {
-  make({1});
-  mover.append_hole(5);
-  EXPECT_EQ(slots.count(), 5u);
-  EXPECT_EQ(runs[runs.last()].is(), block_kind::hole);
-  EXPECT_EQ(runs[runs.last()].address, at(2 * mib));
-  EXPECT_EQ(runs[runs.last()].size(), 8 * mib);
-  mover.drop_trailing_holes();
-  EXPECT_EQ(slots.count(), 1u);
-  EXPECT_EQ(runs.holes(), 0u);
 }
 
 TEST_F(movers, holes_with_old_mappings_stay_at_the_end) {
@@ -307,7 +295,7 @@ TEST_F(movers, holes_with_old_mappings_stay_at_the_end) {
   const block_index high = make({1});
   free(high);
   room_plan plan;
-  mover.append_hole(4);
+  core.append_hole(4);
   plan.window = {.start = at(4 * mib), .end = at(6 * mib), .first = runs.last(), .exists = true};
   plan.fillings.push_back({.slot = 2, .slots = 1, .from = 2, .source = high, .hole = runs.last()});
   const block_index moved = carry_out(plan).value();

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "placement/arena.hpp"
+#include "placement/arena_suspender.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
 namespace {
@@ -14,7 +14,7 @@ constexpr std::uint64_t least_gap = std::uint64_t{256} << 10;
 }  // namespace
 
 /// By handle: the block that its place begins in, or no_block if something of it is handed out.
-std::vector<block_index> arena::free_places() const {
+std::vector<block_index> arena_suspender::free_places() const {
   std::vector<block_index> begins(core_.slots.handle_count(), no_block);
   std::vector<bool> pinned(core_.slots.handle_count());
   for (block_index at = core_.runs.first(); at != no_block; at = core_.runs[at].after) {
@@ -34,16 +34,21 @@ std::vector<block_index> arena::free_places() const {
   return begins;
 }
 
-result<suspension> arena::plan_suspend() const {
+/// Every handle at its place.
+void arena_suspender::add_places(suspension& plan) const {
+  core_.slots.each_place([&](std::uint64_t at, const handle_record& placed) {
+    plan.places.push_back({core_.slots.address_of(at), bytes{core_.slots.bytes_of(placed.slots)},
+                           placed.memory, !placed.away});
+  });
+}
+
+suspension arena_suspender::plan_suspend() const {
   suspension plan{.places = {}, .left = {}, .contents = {}, .properties = core_.properties};
   core_.slots.each_retained([&](std::uint64_t at, handle_number number) {
     const bytes size{core_.slots.bytes_of(core_.slots.handle(number).slots)};
     plan.left.push_back({core_.slots.address_of(at), size, true});
   });
-  core_.slots.each_place([&](std::uint64_t at, const handle_record& placed) {
-    plan.places.push_back({core_.slots.address_of(at), bytes{core_.slots.bytes_of(placed.slots)},
-                           placed.memory, !placed.away});
-  });
+  add_places(plan);
   for (block_index at = core_.runs.first(); at != no_block; at = core_.runs[at].after) {
     const block& there = core_.runs[at];
     if (there.is() != block_kind::live) continue;
@@ -59,7 +64,7 @@ result<suspension> arena::plan_suspend() const {
   return plan;
 }
 
-result<suspension> arena::plan_resume() {
+result<suspension> arena_suspender::plan_resume() {
   const std::vector<block_index> begins = free_places();
   core_.slots.prepare_erase();
   const auto is_dropped = [&](handle_number number) {
@@ -72,23 +77,19 @@ result<suspension> arena::plan_resume() {
     if (is_dropped(number)) dropped.push_back(number);
   suspension plan{.places = {}, .left = {}, .contents = {}, .properties = core_.properties};
   plan.places.reserve(core_.slots.handle_count());
-  if (!shared_.blocks.prepare(2 * dropped.size())) return no_host_memory();
+  if (!core_.shared.blocks.prepare(2 * dropped.size())) return no_host_memory();
   // From high addresses to low: cutting leaves lower records as they are.
   std::sort(dropped.begin(), dropped.end(), [&](handle_number a, handle_number b) {
     return core_.slots.handle(a).slot > core_.slots.handle(b).slot;
   });
-  for (const handle_number number : dropped) {
-    mover_.drop(number, begins[number]);  // nothing was mapped there since its last use ended
-  }
-  mover_.drop_trailing_holes();
-  core_.slots.each_place([&](std::uint64_t at, const handle_record& placed) {
-    plan.places.push_back({core_.slots.address_of(at), bytes{core_.slots.bytes_of(placed.slots)},
-                           placed.memory, !placed.away});
-  });
+  // Nothing was mapped to their places since the last use of them ended.
+  for (const handle_number number : dropped) core_.drop_handle(number, begins[number]);
+  core_.drop_trailing_holes();
+  add_places(plan);
   return plan;
 }
 
-void arena::apply(const suspension& plan, bool suspended) noexcept {
+void arena_suspender::apply(const suspension& plan) noexcept {
   for (const left_mapping& each : plan.left) {
     const std::uint64_t first = core_.slots.slot_of(each.address);
     const handle_number number = core_.slots[first].retained;
@@ -101,23 +102,21 @@ void arena::apply(const suspension& plan, bool suspended) noexcept {
     core_.slots.set_memory(number, each.memory, !each.mapped);
     if (had_memory == each.has_memory()) continue;
     if (had_memory) {
-      remove_reserved(each.size.count());
-      ++shared_.handles_released;
+      host_.count_released(each.size.count());
+      ++core_.shared.handles_released;
     } else {
-      add_reserved(each.size.count());
-      ++shared_.handles_created;
+      host_.count_created(each.size.count());
+      ++core_.shared.handles_created;
     }
-    shared_.emit({.kind = had_memory ? memory_event_kind::release : memory_event_kind::reserve,
-                  .pool = pool_,
-                  .address = each.address,
-                  .size = each.size.count()});
+    core_.shared.emit({.kind = had_memory ? memory_event_kind::release : memory_event_kind::reserve,
+                       .pool = core_.pool,
+                       .address = each.address,
+                       .size = each.size.count()});
   }
-  suspended_ = suspended;
   core_.runs.note_change();
 }
 
-std::uint64_t arena::suspended_bytes() const noexcept {
-  if (!suspended_) return 0;
+std::uint64_t arena_suspender::missing_bytes() const noexcept {
   std::uint64_t total = 0;
   std::uint64_t counted = 0;  // slots up to here
   for (block_index at = core_.runs.first(); at != no_block; at = core_.runs[at].after) {
