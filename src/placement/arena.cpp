@@ -1,4 +1,4 @@
-// An arena: room in what is free as it lies, and frees.
+// An arena: which of its parts does what for a request, and in which order.
 #include "placement/arena.hpp"
 
 #include <algorithm>
@@ -23,7 +23,8 @@ arena::arena(placement_context& shared, pool_id pool, growth_rules rules, addres
       planned_{core_.runs, core_.slots, careful_},
       planner_{core_, planned_, *this},
       mover_{core_, *this},
-      suspender_{core_, *this} {}
+      suspender_{core_, *this},
+      inspector_{core_, *this} {}
 
 arena::~arena() = default;
 
@@ -90,6 +91,11 @@ void arena::free(block_index index, stamp freed) noexcept {
   planned_.freed(gone);
   handed_out_ -= gone.size();
   core_.runs.free(index, freed);
+}
+
+block_index arena::block_over(std::uint64_t address) const noexcept {
+  if (address < core_.slots.base() || address >= core_.slots.end_address()) return no_block;
+  return core_.runs.over(address);
 }
 
 // --- Making room ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "placement/arena_core.hpp"
+#include "placement/arena_inspector.hpp"
 #include "placement/arena_mover.hpp"
 #include "placement/arena_planner.hpp"
 #include "placement/arena_suspender.hpp"
@@ -40,6 +41,15 @@ namespace weir { inline namespace v0 { namespace placement {
 /// mapping lies under anything but a hole; handed out + free = reserved, with what is suspended.
 ///
 /// While it is suspended, its handles keep their places and lack their memory.
+///
+/// Joins its parts, which do not know each other and ask for the rest by arena_host:
+///
+///   planned_places, careful_places, usual_places    where a block goes, one on top of the other
+///   arena_planner                                   where room could be made, and with what
+///   arena_mover                                     makes it, and gives memory back
+///   arena_suspender                                 what goes and comes back with a suspension
+///   arena_inspector                                 figures, snapshots, check()
+///   arena_core: arena_runs, arena_slots             the records: blocks; slots and handles
 ///
 /// fit() and free() cost some tens of nanoseconds, whatever the number of blocks. The other
 /// calls walk all blocks and make driver calls.
@@ -82,20 +92,31 @@ class arena final : public backing_store, private arena_host {
     return suspended_ ? suspender_.missing_bytes() : 0;
   }
 
-  [[nodiscard]] std::uint64_t bound_to(stream_slot stream) const noexcept override;
-  [[nodiscard]] std::uint64_t longest_fit(stream_slot stream) const noexcept override;
-  [[nodiscard]] std::uint64_t fragments() const noexcept override;
-  void describe(pool_snapshot& into) const override;
+  [[nodiscard]] std::uint64_t bound_to(stream_slot stream) const noexcept override {
+    return core_.runs.bound_to(stream);
+  }
+  [[nodiscard]] std::uint64_t longest_fit(stream_slot stream) const noexcept override {
+    return core_.runs.longest_fit(stream);
+  }
+  [[nodiscard]] std::uint64_t fragments() const noexcept override {
+    return suspended_ ? 0 : inspector_.fragments();
+  }
+  void describe(pool_snapshot& into) const override { inspector_.describe(into, suspended_); }
   [[nodiscard]] block_index block_over(std::uint64_t address) const noexcept override;
-  [[nodiscard]] result<block_handles> handles_under(block_index index) const override;
-  [[nodiscard]] std::size_t footprint() const noexcept override;
-  [[nodiscard]] std::string check() const override;
+  [[nodiscard]] result<block_handles> handles_under(block_index index) const override {
+    return inspector_.handles_under(index);
+  }
+  [[nodiscard]] std::size_t footprint() const noexcept override {
+    return core_.slots.footprint() + core_.runs.footprint() + planned_.footprint();
+  }
+  [[nodiscard]] std::string check() const override { return inspector_.check(suspended_); }
 
  private:
   arena(placement_context& shared, pool_id pool, growth_rules rules, address_range range,
         std::uint64_t slot_size, physical_properties properties);
 
-  // arena_host
+  // --- arena_host -------------------------------------------------------------------------------
+
   [[nodiscard]] arena_figures figures() const noexcept override {
     return {.reserved = reserved_, .handed_out = handed_out_, .peak_handed_out = peak_handed_out_};
   }
@@ -106,7 +127,8 @@ class arena final : public backing_store, private arena_host {
   }
   void hand_out(block_index index, const request& wanted) noexcept override;
 
-  // arena.cpp
+  // --- arena.cpp --------------------------------------------------------------------------------
+
   [[nodiscard]] block_index take(const free_place& place, const request& wanted) noexcept;
   [[nodiscard]] result<block_index> borrow(const request& wanted, const context_scope& bound);
   void plan_round();
@@ -125,6 +147,7 @@ class arena final : public backing_store, private arena_host {
   arena_planner planner_;
   arena_mover mover_;
   arena_suspender suspender_;
+  arena_inspector inspector_;
 };
 
 }}}  // namespace weir::v0::placement

@@ -68,6 +68,16 @@ bool arena_runs::others_have_runs(stream_slot stream) const noexcept {
   return false;
 }
 
+std::uint64_t arena_runs::bound_to(stream_slot stream) const noexcept {
+  return stream == no_stream || stream >= owners_.size() ? 0 : of(stream).total();
+}
+
+std::uint64_t arena_runs::longest_fit(stream_slot stream) const noexcept {
+  std::uint64_t longest = of(no_stream).longest();
+  if (stream < owners_.size()) longest = std::max<std::uint64_t>(longest, of(stream).longest());
+  return longest * unit;
+}
+
 bool arena_runs::usable(const block& run, stream_slot stream, reach whose) const noexcept {
   if (run.is() != block_kind::run) return false;
   if (run.stream == no_stream || run.stream == stream) return true;

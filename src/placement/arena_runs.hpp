@@ -68,6 +68,10 @@ class arena_runs {
     return owners_[owner]->newest;
   }
   [[nodiscard]] bool others_have_runs(stream_slot stream) const noexcept;
+  /// Bytes in runs that only the stream may use.
+  [[nodiscard]] std::uint64_t bound_to(stream_slot stream) const noexcept;
+  /// The bytes of the longest run that the stream may use at once.
+  [[nodiscard]] std::uint64_t longest_fit(stream_slot stream) const noexcept;
   /// Whether the block is a run that a request of the stream may be given.
   [[nodiscard]] bool usable(const block& run, stream_slot stream, reach whose) const noexcept;
   /// When a run was freed, or the mapping of a hole last used.

@@ -231,6 +231,21 @@ TEST_F(run_lists, a_request_may_have_runs_of_its_stream_of_everybody_and_behind_
   EXPECT_FALSE(runs.others_have_runs(stream_slots[1]));
 }
 
+TEST_F(run_lists, figures_are_those_of_what_a_stream_may_use) {
+  run(4 * mib);
+  live(mib);
+  run(2 * mib, known.now(stream_slots[0]));
+  live(mib);
+  run(6 * mib, known.now(stream_slots[0]));
+  EXPECT_EQ(runs.bound_to(stream_slots[0]), 8 * mib);
+  EXPECT_EQ(runs.bound_to(stream_slots[1]), 0u);
+  EXPECT_EQ(runs.bound_to(no_stream), 0u) << "nobody is bound";
+  EXPECT_EQ(runs.bound_to(stream_slot{17}), 0u);
+  EXPECT_EQ(runs.longest_fit(stream_slots[0]), 6 * mib);
+  EXPECT_EQ(runs.longest_fit(stream_slots[1]), 4 * mib);
+  EXPECT_EQ(runs.longest_fit(stream_slot{17}), 4 * mib);
+}
+
 TEST_F(run_lists, the_highest_owner_is_remembered) {
   EXPECT_EQ(runs.last_owner(), no_stream);
   run(2 * mib);
