@@ -11,16 +11,16 @@ namespace weir { inline namespace v0 { namespace placement {
 
 /// A live block cannot be moved, so it pins the slots that it lies in. Where memory is short, small
 /// blocks lie in slots with other small ones, and large blocks in slots of their own: when the
-/// large ones go, their slots are free as a whole. New handles have one slot, and no more of them
-/// are taken than are missing. A request says how far it may depart from that (request::care).
+/// large ones are freed, their slots are wholly free. New handles have one slot, and only as many
+/// are created as are missing. request::care says how far a request may depart from that.
 ///
-///   slot boundary   |         |         |         |
-///                   | small ..|.. free .|..... large
-///   for small:           ^----------^              up to the slot of the large neighbour
-///   for large:                 ^--------^          from the first whole slot
+///   slots       |   0   |   1   |   2   |   3   |   4   |
+///   blocks      |sml|              free             |lrg|
+///   for small       ^---------------------------^         up to the slot of the large block
+///   for large           ^---------------------------^     from the first slot without a small one
 ///
-/// Without a shortage all questions go to the rule below. fit() costs a look at 256 runs of each
-/// owner.
+/// While memory is not short all questions go to the rule below. fit() looks at up to 256 runs of
+/// each of two owners. Owned by an arena, under the heap's lock.
 class careful_places final : public place_chooser {
  public:
   careful_places(const placement_context& shared, const arena_runs& runs, const arena_slots& slots,

@@ -1,4 +1,4 @@
-// The question where a block of a request goes, which rules answer one on top of the other.
+// The interface of the rules that decide where a block goes.
 #pragma once
 
 #include <cstdint>
@@ -34,16 +34,15 @@ struct growth_limits {
   friend bool operator==(const growth_limits&, const growth_limits&) = default;
 };
 
-/// A rule for the places of blocks. Rules lie on top of each other: each answers what it has an
-/// opinion about, and hands on to the one below what it has none about.
+/// A rule for the places of blocks. Rules lie on top of each other. Each answers the questions that
+/// it decides, and passes the others to the rule below.
 ///
 ///   planned_places    where large requests repeat: the place that their plan has for them
 ///   careful_places    where memory is short: small blocks beside small ones
 ///   usual_places      the lowest run for small blocks, the shortest for large ones
 ///
-/// The arena asks the rule on top where a request fits; its planner asks it what windows and new
-/// memory have to keep to. Nobody who asks knows which rule answers. Owned by an arena, under the
-/// heap's lock.
+/// The arena asks the top rule where a request fits. Its planner asks it which limits windows and
+/// new memory have. Neither knows which rule answers. Owned by an arena, under the heap's lock.
 class place_chooser {
  public:
   /// Where the request goes among runs that its stream may use at once. There may be room although

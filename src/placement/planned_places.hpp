@@ -21,8 +21,9 @@ namespace weir { inline namespace v0 { namespace placement {
 /// of free memory. Otherwise the request goes where the rule below says. Half of all addresses are
 /// left for what nobody planned, and a plan that would take new memory is not made.
 ///
-/// The arena tells what is handed out, freed and moved. Where nothing was planned all questions go
-/// to the rule below.
+/// The arena tells it what is handed out, freed and moved. Without a plan all questions go to the
+/// rule below. fit() costs a comparison without a plan, and some hundred nanoseconds with one.
+/// Owned by an arena, under the heap's lock.
 class planned_places final : public place_chooser {
  public:
   planned_places(const arena_runs& runs, const arena_slots& slots,

@@ -12,7 +12,8 @@ namespace weir { inline namespace v0 { namespace placement {
 /// of their stream and of everybody's. Windows may begin and end anywhere, new memory comes in
 /// handles as large as the rules of growth say, and free memory may be moved from everywhere.
 ///
-/// fit() costs some tens of nanoseconds, whatever the number of runs.
+/// fit() costs some tens of nanoseconds, whatever the number of runs. Owned by an arena, under the
+/// heap's lock.
 class usual_places final : public place_chooser {
  public:
   /// Requests of up to `lowest_up_to` bytes are small.
