@@ -62,7 +62,7 @@ class wait_bound {
 };
 
 /// The acts by which memory becomes free that was not, each a rung of room_search::find_room().
-/// Implemented by the central heap. Every call is made with the heap's lock.
+/// Implemented by reclamation. Every call is made with the heap's lock.
 class reclaimer {
  public:
   /// What must not fail once a block of `needed` bytes is found: its account, its place in the
@@ -76,7 +76,7 @@ class reclaimer {
   /// Flushes what the thread's own cache has beside its bins: what is large or unplaced. Takes in
   /// what is remote first.
   virtual void flush_unbinned(thread_cache& own) noexcept = 0;
-  /// Flushes a cache, or all but the caller's; true if anything was in it.
+  /// Flushes a cache, or all, of which the caller's own is not stopped; true if anything was there.
   virtual bool flush(thread_cache& cache) noexcept = 0;
   virtual bool flush_others(thread_cache* own) noexcept = 0;
 

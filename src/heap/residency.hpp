@@ -42,8 +42,8 @@ namespace weir { inline namespace v0 { namespace heap {
 
 using order::driver_access;
 
-/// What residency asks of the rest of the heap. Implemented by the central heap. Every call is made
-/// with the heap's lock.
+/// What residency asks of the rest of the heap. Implemented by reclamation. Every call is made with
+/// the heap's lock.
 class residency_host {
  public:
   /// Counts what the threads' caches did; the caller has stopped them.
