@@ -104,7 +104,7 @@ bool central_heap::locked_free(thread_cache& cache, void* pointer, stream_id str
   if (!plain || (expected != any_size && expected.count() != requested)) return false;
   stream_bins* const bins =
       stream != stream_id{} ? cache.bins_of(stream) : cache.bins_of(block.stream);
-  if (bins == nullptr) return false;
+  if (bins == nullptr || !begin_free(block)) return false;
   emit(memory_event_kind::deallocate, block, bins->id, block.account);
   cache.count_free(block.account, requested, block.size());
   if (flusher_.keep(cache, index, bins->slot, bins->id)) {
@@ -174,21 +174,24 @@ bool central_heap::cached_free(thread_cache& cache, void* pointer, stream_id str
       stream != stream_id{} ? cache.bins_of(stream) : cache.bins_of(block.stream);
   if (bins == nullptr) return leave_it();
 
-  const bool binned = block.units <= most_binned_units;
-  const std::uint16_t home = block.out.home;
-  if (binned && home != cache.number && home != 0)
-    return free_to_owner(cache, index, *bins, *caches_.at(home));
-  if (binned) {
+  if (block.units <= most_binned_units) {
+    const std::uint16_t home = block.out.home;
+    if (home != cache.number && home != 0)
+      return free_to_owner(cache, index, *bins, *caches_.at(home));
     if (cache.units + block.units > cache.bound()) return leave_it();
+    if (home != 0) {
+      block.become(block_kind::thread_cached);  // its own: without a read-modify-write
+    } else if (!begin_free(block)) {
+      return leave_it();
+    }
     cache.units += block.units;
     block.out.home = cache.home();
     bins->push(index, block);
   } else {
-    if (cache.large != no_block) return leave_it();
+    if (cache.large != no_block || !begin_free(block)) return leave_it();
     cache.large = index;
     cache.large_units = block.units;
   }
-  block.become(block_kind::thread_cached);
   block.stream = bins->slot;
   cache.count_free(block.account, requested, block.size());
   if (cache.observer != nullptr)
@@ -201,10 +204,7 @@ bool central_heap::cached_free(thread_cache& cache, void* pointer, stream_id str
 bool central_heap::free_to_owner(thread_cache& cache, block_index index, stream_bins& bins,
                                  thread_cache& owner) noexcept {
   block& block = blocks_[index];
-  // Two threads that free the same block meet here.
-  auto was = block_kind::live;
-  if (!block.kind.compare_exchange_strong(was, block_kind::thread_cached,
-                                          std::memory_order_relaxed)) {
+  if (!begin_free(block)) {
     cache.leave();
     return false;
   }

@@ -103,13 +103,13 @@ inline bool central_heap::fast_free(void* pointer, const Stream& stream) noexcep
     cache.leave();
     return false;
   }
+  block.become(block_kind::thread_cached);  // at once, for who frees it, too: see begin_free()
   const std::uint64_t rounded = units * unit;
   const std::uint64_t requested = rounded - block.out.waste;
   cache.units = held;
   cache.count_free(block.account, requested, rounded);
   block.stream = bins.slot;
   bins.push(index, block, units);
-  block.become(block_kind::thread_cached);
   if constexpr (reasons == thread_cache::observed)
     emit_fast(cache, memory_event_kind::deallocate, block, requested);
   cache.leave();

@@ -65,21 +65,23 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
     named.emplace(order_, named_slot);
     slot = named_slot;
   }
-  const std::uint64_t requested = block.size() - block.out.waste;
   pool_of(block).memory->prepare_free(slot);
   const bool is_checked = pool_of(block).memory->inspects();
   if (block.recorded || is_checked) pending_.prepare(index);
   if (is_checked) checked_frees_.prepare();
-  // These may throw; from here on nothing fails.
+  const bytes requested{block.size() - block.out.waste};
   result<void> outcome;
-  if (expected != any_size && expected.count() != requested) {
+  if (expected != any_size && expected != requested) {
     outcome = error{.code = errc::invalid_argument,
                     .requested = expected,
-                    .detail = "the block was asked for with " + to_string(bytes{requested})};
+                    .detail = "the block was asked for with " + to_string(requested)};
   }
+  // These may throw. The lock keeps out no thread that frees the block without it.
+  if (!begin_free(block)) return inspector_.freed_already(block);
+  // From here on nothing fails.
   emit(memory_event_kind::deallocate, block, order_.id(slot), block.account);
   flusher_.raise_own_peaks();  // it was live until now
-  accounts_.freed(block.account, requested, block.size());
+  accounts_.freed(block.account, block.size() - block.out.waste, block.size());
   if (is_checked) {
     auto checked = checked_frees_.free(index, slot, driver);
     return checked ? outcome : checked;

@@ -60,6 +60,18 @@ inline void become_live(block& block, account_number account, std::uint64_t requ
   block.out.waste = static_cast<std::uint32_t>(rounded - requested);
 }
 
+/// Ends the life of a live block. Of several threads that free it at once, one gets true; the
+/// others free nothing. Whatever may refuse the free comes before.
+///
+/// Every free calls it, but those of a binned block without the lock by the thread whose cache is
+/// its home. They read `kind` and write it some instructions later: a free by another thread within
+/// these is not seen.
+[[nodiscard]] inline bool begin_free(block& block) noexcept {
+  auto was = block_kind::live;
+  return block.kind.compare_exchange_strong(was, block_kind::thread_cached,
+                                            std::memory_order_relaxed);
+}
+
 /// The blocks a thread keeps for one stream: a list for every size, last freed first.
 ///
 /// Indexed by size: 8 KiB, of which a thread touches the lines of the sizes it uses.

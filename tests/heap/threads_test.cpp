@@ -1,6 +1,8 @@
 // Many threads at once: caches, frees for other threads, and everything that stops them.
 #include <atomic>
+#include <chrono>
 #include <functional>
+#include <future>
 #include <random>
 #include <set>
 #include <thread>
@@ -173,6 +175,68 @@ TEST_F(threads_test, a_thread_takes_the_shortest_way_while_nobody_listens) {
     EXPECT_TRUE(takes_it());
   }
   while (!all.empty()) free();
+  EXPECT_EQ(check(memory), "");
+}
+
+/// Keeps the thread that emits the first free of a block inside that free, until another thread has
+/// tried to free the block as well. With the heap's lock held that one may wait for it.
+class free_delayer final : public event_sink {
+ public:
+  explicit free_delayer(const void* block) : block_{reinterpret_cast<std::uint64_t>(block)} {}
+  void on_event(const memory_event& event) noexcept override {
+    const bool is_it = event.kind == memory_event_kind::deallocate && event.address == block_;
+    if (!is_it || is_inside_.exchange(true)) return;
+    inside_.set_value();
+    static_cast<void>(over_.get_future().wait_for(std::chrono::milliseconds{200}));
+  }
+  void await_free() { inside_.get_future().wait(); }
+  void end() { over_.set_value(); }
+
+ private:
+  std::uint64_t block_;
+  std::atomic<bool> is_inside_{false};
+  std::promise<void> inside_;
+  std::promise<void> over_;
+};
+
+TEST_F(threads_test, a_block_is_freed_once_by_two_threads_with_and_without_the_lock) {
+  auto memory = make();
+  const auto stream = new_stream();
+  void* const p = memory.allocate(64_KiB, stream);
+  free_delayer delay{p};
+  auto observation = memory.add_observer(delay);
+  // The first call of a thread takes the lock.
+  std::thread other{[&] { EXPECT_TRUE(memory.try_deallocate(p, stream)); }};
+  delay.await_free();
+  EXPECT_EQ(code_of(memory.try_deallocate(p, stream)), errc::double_free);
+  delay.end();
+  other.join();
+  observation.end();
+  EXPECT_EQ(memory.stats().blocks.current, 0u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(threads_test, a_block_that_its_full_cache_is_taking_is_not_freed_for_it) {
+  auto memory = make({.thread_cache = 64_KiB});
+  const auto stream = new_stream();
+  void* const p = memory.allocate(48_KiB, stream);
+  memory.deallocate(memory.allocate(48_KiB, stream), stream);
+  free_delayer delay{p};
+  observer_registration observation;
+  std::promise<void> ready;
+  std::thread other{[&] {
+    memory.deallocate(memory.allocate(4_KiB, stream), stream);  // knows the stream now
+    observation = memory.add_observer(delay);
+    ready.set_value();
+    delay.await_free();
+    EXPECT_EQ(code_of(memory.try_deallocate(p, stream)), errc::double_free);
+    delay.end();
+  }};
+  ready.get_future().wait();
+  EXPECT_TRUE(memory.try_deallocate(p, stream));  // there is no place for it: takes the lock
+  other.join();
+  observation.end();
+  EXPECT_EQ(memory.stats().blocks.current, 0u);
   EXPECT_EQ(check(memory), "");
 }
 
