@@ -198,6 +198,7 @@ result<bytes> reclamation::release_from_others(pool_state& asking, bytes most,
 
 result<bytes> reclamation::release_own(pool_state& asking, driver_access& driver) {
   core_.mutex_.assert_held();
+  if (asking.where != residence::resident) return bytes{};
   const pool_hold held{core_, asking};
   auto released = asking.memory->release(bytes::max(), driver.enter());
   WEIR_TRY(core_.usable());

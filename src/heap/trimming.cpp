@@ -17,8 +17,9 @@ result<bytes> trimming::release_down_to(std::uint64_t keep, driver_access& drive
   WEIR_TRY(core_.usable());
   for (pool_state* each = core_.pools_.front().get(); each != nullptr;
        each = core_.pool_behind(each->id)) {
-    if (each->memory == nullptr || !each->may_release(core_.order_)) continue;
-    while (core_.placement_.reserved > keep) {
+    if (each->memory == nullptr) continue;
+    // The release of memory of the driver's own lets go of the lock.
+    while (core_.placement_.reserved > keep && each->may_release(core_.order_)) {
       auto went = each->memory->release(bytes{core_.placement_.reserved - keep}, driver.enter());
       WEIR_TRY(core_.usable());
       if (!went && each->source == nullptr) return std::move(went).error();
@@ -116,6 +117,7 @@ result<bytes> trimming::empty_cache(pool_id id) try {
   if (!over) return bytes{};
   pool = core_.find_pool(id);  // its last handle may have gone during the wait, and it with that
   if (pool == nullptr) return bytes{};
+  if (pool->where != residence::resident) return bytes{};  // it is suspended, or will be at once
   host_.retire(*pool);
   auto released = pool->memory->release(bytes::max(), driver.enter());
   WEIR_TRY(core_.usable());

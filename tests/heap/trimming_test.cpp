@@ -164,6 +164,19 @@ TEST_F(trimming_test, a_shrink_waits_and_evicts_only_if_it_must) {
   EXPECT_EQ(code_of(part.shrink(0_B)), errc::device_lost);
 }
 
+TEST_F(trimming_test, what_is_suspended_during_the_wait_is_not_released) {
+  pool_state& pool = add_pool(8_MiB, first);
+  host.on_wait = [&](order::driver_access&) -> result<void> {
+    core.mutex_.assert_held();
+    pool.where = heap::residence::suspending;
+    return {};
+  };
+  EXPECT_EQ(part.empty_cache(pool.id).value(), 0_B);
+  EXPECT_EQ(first.released, 0);
+  EXPECT_EQ(reserved(), 8_MiB);
+  pool.where = heap::residence::resident;
+}
+
 TEST_F(trimming_test, empty_cache_waits_and_releases_all) {
   own_pool(4_MiB, own);
   add_pool(8_MiB, first);
