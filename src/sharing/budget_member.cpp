@@ -329,9 +329,11 @@ bool budget_member::state::ask(bytes needed) try {
       auto looking = ask_to_look(held, bytes{whole}, exhausted);
       if (!looking || looking->empty()) break;
       static_cast<void>(wait_for(*looking, deadline));
+      note_silent(*looking);
       continue;
     }
     given += wait_for(*asked, deadline);
+    note_silent(*asked);
     for (const request& each : *asked)
       if (each.given < each.amount) exhausted.push_back(each);
   } while (clock::now() < deadline);
@@ -384,7 +386,8 @@ result<std::vector<budget_member::state::request>> budget_member::state::ask_nex
 
 /// What a member holds is known as of its last look, and it may have grown since. Those of whom
 /// there is nothing to ask look again, which is a request for nothing. Not who has no thread for
-/// it, or left such a request unanswered.
+/// it, or left a request of ours unanswered. A request of another member that is not answered yet
+/// says nothing: it may be as new as this one.
 result<std::vector<budget_member::state::request>> budget_member::state::ask_to_look(
     bytes held, bytes needed, const std::vector<request>& exhausted) {
   std::vector<request> looking;
@@ -393,17 +396,30 @@ result<std::vector<budget_member::state::request>> budget_member::state::ask_to_
   const place own = opened.place();
   const standing of_request = standing_of(own, held, needed, page.capacity());
   looking.reserve(budget::most_members);
+  const detail::mutex_lock lock{silent_mutex_};
+  std::erase_if(silent_, [&](const request& each) {
+    const auto index = page.find(each.member);
+    return !index || page.content().places[*index].answered >= each.number;
+  });
   for (std::size_t i = 0; i < budget::most_members; ++i) {
     place member = page.content().places[i];
     if (i == opened.index || !gives_way(member, own, of_request)) continue;
-    const bool is_silent = member.asked == 0 && member.answered != member.requests;
-    if (member.period == 0 || is_silent || is_among(exhausted, member)) continue;
+    if (member.period == 0 || is_among(silent_, member) || is_among(exhausted, member)) continue;
     request one{.member = member};
     one.number = ++member.requests;
     WEIR_TRY(page.write(i, member));
     looking.push_back(one);
   }
   return looking;
+}
+
+void budget_member::state::note_silent(const std::vector<request>& waited) {
+  const detail::mutex_lock lock{silent_mutex_};
+  for (const request& each : waited) {
+    if (each.is_over) continue;
+    std::erase_if(silent_, [&](const request& known) { return known.member.is(each.member); });
+    silent_.push_back(each);
+  }
 }
 
 /// Until all have answered or ended, or it takes too long: then the rest is not wanted any more.

@@ -86,7 +86,10 @@ class budget_member::state : public std::enable_shared_from_this<state> {
                                                       const std::vector<request>& exhausted,
                                                       std::uint64_t& found);
   [[nodiscard]] result<std::vector<request>> ask_to_look(bytes held, bytes needed,
-                                                         const std::vector<request>& exhausted);
+                                                         const std::vector<request>& exhausted)
+      WEIR_EXCLUDES(silent_mutex_);
+  /// Remembers who did not answer while it was waited for.
+  void note_silent(const std::vector<request>& waited) WEIR_EXCLUDES(silent_mutex_);
   [[nodiscard]] std::uint64_t wait_for(std::vector<request>& asked, clock::time_point deadline);
   [[nodiscard]] bool collect(std::vector<request>& asked, bool is_late, std::uint64_t& given);
   [[nodiscard]] std::vector<observe::neighbour> neighbours() const;
@@ -105,6 +108,9 @@ class budget_member::state : public std::enable_shared_from_this<state> {
   std::atomic<bool> is_closed_{false};  // the allocator is; set before the place is freed
 
   detail::mutex serve_mutex_;  // one at a time gives way
+
+  detail::mutex silent_mutex_;  // nothing waits with it; taken with the page's lock held
+  std::vector<request> silent_ WEIR_GUARDED_BY(silent_mutex_);  // by the last look at them
 
   mutable detail::mutex mutex_;
   budget_share share_ WEIR_GUARDED_BY(mutex_);  // as last seen

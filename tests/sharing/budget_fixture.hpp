@@ -68,6 +68,15 @@ class budget_test : public heap_test {
     ADD_FAILURE() << "no member " << name;
     return {};
   }
+  /// How often others asked the member for something.
+  [[nodiscard]] std::uint64_t requests_of(std::string_view name) const {
+    const auto page =
+        budget::locked_page::open(pages.path(), card(), budget::locked_page::purpose::look);
+    if (!page) return 0;
+    for (const budget::place& each : page->content().places)
+      if (name == each.name.data()) return each.requests;
+    return 0;
+  }
   [[nodiscard]] std::string card() const { return budget::card_name(*gpu().uuid()); }
   [[nodiscard]] std::string page_path() const {
     return pages.path() + "/" + card() + "." + std::to_string(detail::process_namespace());

@@ -1,6 +1,7 @@
 // Members of a budget: what they may have, who gives way to whom, and what a changed share does.
 #include <sys/wait.h>
 
+#include <atomic>
 #include <thread>
 
 #include "sharing/budget_fixture.hpp"
@@ -469,6 +470,63 @@ TEST_F(budget_test, two_who_ask_at_once_get_both_what_they_need) {
   EXPECT_EQ(others.stats().reserved.current, usable - row("other").given);
   first.deallocate(a, on);
   second.deallocate(b, further);
+}
+
+/// The page does not say what `other` caches: both have it look, the second one while it was not
+/// heard of since the first.
+TEST_F(budget_test, two_who_ask_a_member_to_look_at_once_get_both_what_they_need) {
+  auto others = make();
+  auto first = make();
+  auto second = make();
+  auto how = options("other", 0_B, 2_GiB);
+  how.period = 1h;  // it looks when the test says so
+  const auto other = join(others, how);
+  const auto one = join(first, options("one", 512_MiB, 2_GiB));
+  const auto two = join(second, options("two", 512_MiB, 2_GiB));
+  cache(others, usable);
+  const stream further = new_stream();
+  std::atomic<int> ended{0};
+  void* a = nullptr;
+  void* b = nullptr;
+  std::thread asks_first{[&] {
+    a = first.try_allocate(512_MiB, on).value_or(nullptr);
+    ++ended;
+  }};
+  ASSERT_TRUE(comes([&] { return requests_of("other") == 1; }));
+  std::thread asks_second{[&] {
+    b = second.try_allocate(512_MiB, further).value_or(nullptr);
+    ++ended;
+  }};
+  EXPECT_TRUE(comes([&] { return requests_of("other") == 2 || ended != 0; }));
+  EXPECT_EQ(ended, 0) << "nobody gives up before other has looked";
+  EXPECT_TRUE(comes([&] { return other->serve() && ended == 2; }));
+  asks_first.join();
+  asks_second.join();
+  ASSERT_NE(a, nullptr);
+  ASSERT_NE(b, nullptr);
+  first.deallocate(a, on);
+  second.deallocate(b, further);
+}
+
+TEST_F(budget_test, a_member_that_did_not_look_in_time_is_not_waited_for_again) {
+  auto mine = make();
+  auto others = make();
+  auto how = options("other", 0_B, 2_GiB);
+  how.period = 1h;
+  const auto other = join(others, how);
+  how = options("mine", 1_GiB, 2_GiB);
+  how.patience = 30ms;
+  const auto member = join(mine, how);
+  cache(others, usable);
+  EXPECT_EQ(code_of(mine.try_allocate(512_MiB, on)), errc::out_of_memory);
+  EXPECT_EQ(requests_of("other"), 1u);
+  EXPECT_EQ(code_of(mine.try_allocate(512_MiB, on)), errc::out_of_memory);
+  EXPECT_EQ(requests_of("other"), 1u);
+  ASSERT_TRUE(others.empty_cache());
+  ASSERT_TRUE(other->serve());
+  cache(others, usable);
+  EXPECT_EQ(code_of(mine.try_allocate(512_MiB, on)), errc::out_of_memory);
+  EXPECT_EQ(requests_of("other"), 2u) << "it has looked since";
 }
 
 // --- Changes from outside ------------------------------------------------------------------------
