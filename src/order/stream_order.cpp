@@ -588,6 +588,27 @@ awaited_marks stream_order::oldest_mark() const {
   return awaited_marks{{oldest->reached}};
 }
 
+bool stream_order::add_marks_for(stamp freed, awaited_marks& marks) const {
+  if (completed(freed)) return true;
+  if (!all_work()) return add_mark_of_stream(freed, marks);
+  if (lost_unknown_) return false;
+  for (stream_slot slot = 1; slot <= count(); ++slot) {
+    if (entries_[slot].id == stream_id{}) continue;
+    if (!add_mark_of_stream({slot, freed.epoch}, marks)) return false;
+  }
+  return true;
+}
+
+bool stream_order::add_mark_of_stream(stamp used, awaited_marks& marks) const {
+  if (stream_completed(used)) return true;
+  for (const mark& each : entries_[used.stream].marks) {
+    if (is_after(used.epoch, each.epoch)) continue;
+    marks.add(each.reached);
+    return true;
+  }
+  return false;
+}
+
 std::vector<stream_slot> stream_order::captured_streams(const context_scope& bound) {
   std::vector<stream_slot> captured;
   const stream_slot of_thread = captured_thread_stream(bound);

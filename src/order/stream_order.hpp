@@ -211,6 +211,13 @@ class stream_order {
   /// reached it; or the oldest mark of all. Empty: there is none.
   [[nodiscard]] awaited_marks unreached_marks() const;
   [[nodiscard]] awaited_marks oldest_mark() const;
+  /// Adds what a thread waits for on behalf of memory freed at the stamp: of every stream that
+  /// keeps the memory now, the first mark behind the work that counts. What streams are given
+  /// later, and streams that are met later, do not matter then. False: one of them has no such
+  /// mark.
+  [[nodiscard]] bool add_marks_for(stamp freed, awaited_marks& marks) const;
+  /// The same for the work of the stamp's stream alone.
+  [[nodiscard]] bool add_mark_of_stream(stamp used, awaited_marks& marks) const;
   /// Those that are known to be part of a capture.
   [[nodiscard]] std::vector<stream_slot> captured_streams(const context_scope& bound);
   /// All work that was queued on any stream before cut() returned `until` has completed. What the

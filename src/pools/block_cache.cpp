@@ -338,11 +338,12 @@ result<void> block_cache::deallocate(void* pointer, bytes expected, const stream
   const std::chrono::nanoseconds now = clock_time();
   const bytes requested{live->requested};
   put_in_cache(*live, slot, now);
+  const std::uint64_t number = live->order;
   // From here on it is freed, whatever else fails.
   if (closed_) {
     const auto released = contained([&] {
       mutex_.assert_held();
-      return release_down_to({}, driver);
+      return release_freed(number, driver);
     });
     if (!released) detail::report_failure(released.error());
   }

@@ -173,6 +173,7 @@ class block_cache final : public memory_home,
   /// The longest unused of those that are quiescent: while more than `max_cached` bytes are cached,
   /// or they are too old.
   [[nodiscard]] block_list take_victims(bytes max_cached) WEIR_REQUIRES(mutex_);
+  void take_victim(block& victim, block_list& victims) noexcept WEIR_REQUIRES(mutex_);
   /// Lets go of the lock meanwhile. What the driver does not take is cached again.
   result<bytes> release(block_list victims, driver_access& driver) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> release_unlocked(block_list& victims, block_list& gone,
@@ -180,6 +181,14 @@ class block_cache final : public memory_home,
   void cache_again(block_list& refused) noexcept WEIR_REQUIRES(mutex_);
   /// Down to `max_cached`, waiting for streams if need be.
   result<bytes> release_down_to(bytes max_cached, driver_access& driver) WEIR_REQUIRES(mutex_);
+  /// Releases the block of that free, after waiting for the streams that may use it and for no
+  /// others. Of other blocks, what is quiescent goes with it.
+  result<bytes> release_freed(std::uint64_t number, driver_access& driver) WEIR_REQUIRES(mutex_);
+  /// The block of that free, if it is cached and streams may use it. Walks over all blocks.
+  [[nodiscard]] block* find_stream_bound(std::uint64_t number) noexcept WEIR_REQUIRES(mutex_);
+  /// Waits for those that may use the block. False: one of them has no mark.
+  [[nodiscard]] result<bool> wait_for_users(const block& bound, driver_access& driver)
+      WEIR_REQUIRES(mutex_);
   void enforce_limits(driver_access& driver) noexcept WEIR_REQUIRES(mutex_);
   /// The last resort of a request that the driver refused: with what is cached released. `ended`:
   /// how many releases had ended when it was asked.

@@ -37,12 +37,16 @@ block_list block_cache::take_victims(bytes max_cached) {
   while (stats_.cached > max_cached || is_idle_too_long(cached_.oldest(), now)) {
     block* const victim = cached_.take_oldest();
     if (victim == nullptr) break;
-    stats_.cached -= bytes{victim->size};
-    victim->state = block_state::releasing;
-    set_key(*victim, next_key());
-    victims.push_back(*victim);
+    take_victim(*victim, victims);
   }
   return victims;
+}
+
+void block_cache::take_victim(block& victim, block_list& victims) noexcept {
+  stats_.cached -= bytes{victim.size};
+  victim.state = block_state::releasing;
+  set_key(victim, next_key());
+  victims.push_back(victim);
 }
 
 result<bytes> block_cache::release(block_list victims, driver_access& driver) {
@@ -106,6 +110,63 @@ result<bytes> block_cache::release_down_to(bytes max_cached, driver_access& driv
   WEIR_TRY(wait_for_streams(driver));
   WEIR_TRY_VALUE(later, release(take_victims(max_cached), driver));
   return at_once + later;
+}
+
+result<bytes> block_cache::release_freed(std::uint64_t number, driver_access& driver) {
+  WEIR_TRY(update_progress(order::no_stream, driver));
+  block_list victims;
+  if (const block* const bound = find_stream_bound(number)) {
+    WEIR_TRY(driver.entered());
+    WEIR_TRY_VALUE(is_idle, wait_for_users(*bound, driver));
+    if (!is_idle) WEIR_TRY(wait_for_streams(driver));
+    // Another thread may have released it meanwhile. Streams that were met since the free hold it
+    // up in the order, but cannot use it.
+    block* const idle = is_idle ? find_stream_bound(number) : nullptr;
+    if (idle != nullptr) {
+      if (idle->state == block_state::pending) {
+        pending_.remove(*idle);
+        stats_.pending -= bytes{idle->size};
+        idle->others.clear();
+        idle->foreign.clear();
+      } else {
+        cached_.take(*idle);
+      }
+      idle->freed = {};
+      take_victim(*idle, victims);
+    }
+  }
+  block_list quiescent = take_victims({});
+  while (block* const each = quiescent.front) {
+    quiescent.remove(*each);
+    victims.push_back(*each);
+  }
+  return release(victims, driver);
+}
+
+block* block_cache::find_stream_bound(std::uint64_t number) noexcept {
+  for (auto& [key, each] : blocks_) {
+    const bool is_bound = each.state == block_state::pending ||
+                          (each.state == block_state::cached && !each.is_quiescent());
+    if (is_bound && each.order == number) return &each;
+  }
+  return nullptr;
+}
+
+result<bool> block_cache::wait_for_users(const block& bound, driver_access& driver) {
+  order::awaited_marks marks;
+  foreign_wait elsewhere;
+  bool is_marked = order_.add_marks_for(bound.freed, marks);
+  for (const stamp& each : bound.others)
+    is_marked = is_marked && order_.add_mark_of_stream(each, marks);
+  if (!is_marked) return false;
+  for (const foreign_use& use : bound.foreign) elsewhere.add(use);
+  if (!elsewhere.empty()) {
+    result<void> waited;
+    static_cast<void>(without_lock([&] { waited = elsewhere.wait(); }));
+    WEIR_TRY(waited);
+  }
+  WEIR_TRY(waiter_.wait_for(marks, driver));
+  return true;
 }
 
 result<bytes> block_cache::trim(bytes keep) {

@@ -151,8 +151,10 @@ class WEIR_API block_pool {
   result<void> set_threshold(bytes limit) const;
   [[nodiscard]] bytes threshold() const;
   /// Ends the pool: it serves no more requests and caches nothing. Blocks that are live stay good,
-  /// and go to the driver when they are freed, which then waits for their stream; what goes wrong
-  /// there goes to the error handler.
+  /// and go to the driver when they are freed. Such a free waits for the work that was queued by
+  /// then on all known streams of the device; with crossing_rule::declared_uses, on the streams
+  /// that use the block. The driver, unlike a memory_source, also waits for all work of the device.
+  /// What goes wrong there goes to the error handler.
   result<void> close() const;
 
   friend bool operator==(const block_pool&, const block_pool&) noexcept = default;

@@ -147,8 +147,8 @@ class WEIR_API buffer_pool {
   result<bytes> empty_cache() const;
 
   /// Ends the pool: it serves no more takes and caches nothing. Buffers that are taken stay good,
-  /// and go to the driver when they are freed, which then waits for their stream. All devices are
-  /// attempted; the first failure is returned.
+  /// and go to the driver when they are freed, which then waits for all work of the device. All
+  /// devices are attempted; the first failure is returned.
   result<void> close() const;
 
   friend bool operator==(const buffer_pool&, const buffer_pool&) noexcept = default;
