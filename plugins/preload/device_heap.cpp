@@ -136,6 +136,16 @@ void device_heap::collect(bool wait) {
   free_pending(done);
 }
 
+void device_heap::end_frees() {
+  lost_.store(true);
+  std::deque<pending_free> rest;
+  {
+    const std::lock_guard lock{mutex_};
+    rest.swap(pending_);
+  }
+  free_pending(rest);
+}
+
 void device_heap::free_pending(std::deque<pending_free>& done) noexcept {
   for (pending_free& each : done) {
     memory_.deallocate(each.pointer, plain_.ref());

@@ -42,6 +42,11 @@ class device_heap {
   /// In the order of the stream; null: of the one that it was allocated for.
   [[nodiscard]] CUresult free_ordered(void* pointer, CUstream stream);
 
+  /// Frees what the context is done with of what was freed behind its work. Does not wait.
+  void collect_done() { collect(false); }
+  /// The process ends: what the program freed is freed in its recording as well, whether or not the
+  /// context is done with it. From now on requests are the driver's, so nobody gets that memory.
+  void end_frees();
   /// Releases what is cached to the driver. How much that was.
   std::size_t release_cached();
   /// The stream is about to be destroyed.
@@ -93,7 +98,8 @@ class device_heap {
   int device_ = 0;
   CUcontext context_ = nullptr;
   CUmemoryPool default_pool_ = nullptr;
-  /// The context answers nothing but an error any more, so requests are the driver's to refuse.
+  /// The context answers nothing but an error any more, or the process ends: requests are the
+  /// driver's.
   std::atomic<bool> lost_{false};
   std::atomic<std::uint64_t> ordered_{0};
   std::atomic<std::uint64_t> ordered_peak_{0};

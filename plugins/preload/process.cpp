@@ -55,7 +55,7 @@ process* process::get() noexcept try {
   if (!the_process.compare_exchange_strong(first, made.get())) return first;
   static const int stops_at_exit = std::atexit([] {
     process* const here = the_process.load();
-    if (here != nullptr && !forked.load()) here->traces().stop();
+    if (here != nullptr && !forked.load()) here->end_recordings();
   });
   static_cast<void>(stops_at_exit);
   return made.release();
@@ -69,6 +69,15 @@ process::process(const real_driver& driver)
     : driver_{driver}, captures_{[this](CUcontext context, bool any) {
         if (const auto heap = existing_heap(context)) heap->notice_captures(any);
       }} {}
+
+void process::end_recordings() noexcept {
+  try {
+    for (const auto& heap : all_heaps()) heap->end_frees();
+  } catch (const std::bad_alloc&) {
+    // What waits for the context is live in the recording.
+  }
+  traces_.stop();
+}
 
 // --- Heaps --------------------------------------------------------------------------------------
 
@@ -205,13 +214,17 @@ std::shared_ptr<device_heap> process::heap_with_pool(CUmemoryPool default_pool) 
   return nullptr;
 }
 
+std::vector<std::shared_ptr<device_heap>> process::all_heaps() {
+  std::vector<std::shared_ptr<device_heap>> heaps;
+  const std::lock_guard lock{mutex_};
+  heaps.reserve(heaps_.size());
+  for (const auto& [device, heap] : heaps_) heaps.push_back(heap);
+  return heaps;
+}
+
 bool process::is_segment_of_weir(CUdeviceptr address) noexcept try {
   if (settings::get().heap.heap_policy != weir::placement_policy::classic) return false;
-  std::vector<std::shared_ptr<device_heap>> heaps;
-  {
-    const std::lock_guard lock{mutex_};
-    for (const auto& [device, heap] : heaps_) heaps.push_back(heap);
-  }
+  const auto heaps = all_heaps();
   return std::any_of(heaps.begin(), heaps.end(),
                      [address](const auto& heap) { return heap->has_block_at(address); });
 } catch (...) {
@@ -319,6 +332,7 @@ bool process::make_room(int device, std::uint64_t rest) {
   const auto heap = existing_heap(device);
   if (heap == nullptr) return true;
   fit_heap(device, rest);
+  heap->collect_done();
   if (heap->memory().stats().reserved.current.count() > rest)
     static_cast<void>(heap->memory().shrink(weir::bytes{rest}));
   return heap->memory().stats().reserved.current.count() <= rest;
@@ -345,12 +359,7 @@ std::uint64_t process::passed_on(int device) {
 // --- Streams and peers --------------------------------------------------------------------------
 
 void process::forget_stream(CUstream stream) {
-  std::vector<std::shared_ptr<device_heap>> heaps;
-  {
-    const std::lock_guard lock{mutex_};
-    for (const auto& [device, heap] : heaps_) heaps.push_back(heap);
-  }
-  for (const auto& heap : heaps) heap->forget_stream(stream);
+  for (const auto& heap : all_heaps()) heap->forget_stream(stream);
   captures_.end(stream);
 }
 

@@ -38,6 +38,8 @@ class process {
   [[nodiscard]] const table& calls() const noexcept { return driver_.calls; }
   [[nodiscard]] block_table& blocks() noexcept { return blocks_; }
   [[nodiscard]] recordings& traces() noexcept { return traces_; }
+  /// The process ends, and with it what is recorded.
+  void end_recordings() noexcept;
 
   // --- Heaps ------------------------------------------------------------------------------------
 
@@ -96,6 +98,7 @@ class process {
  private:
   [[nodiscard]] std::shared_ptr<device_heap> heap_of(CUcontext context);
   [[nodiscard]] std::shared_ptr<device_heap> existing_heap(CUcontext context);
+  [[nodiscard]] std::vector<std::shared_ptr<device_heap>> all_heaps();
   [[nodiscard]] std::shared_ptr<device_heap> make_heap(CUcontext context);
   void add_heap(const std::shared_ptr<device_heap>& heap);
   [[nodiscard]] bool make_room(int device, std::uint64_t rest);

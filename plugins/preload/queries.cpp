@@ -61,7 +61,9 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     const auto device = here->current_device();
     if (!device) return answer;
     const auto heap = here->existing_heap(*device);
-    // What weir caches is free for the program; to others it is not.
+    // What weir caches is free for the program; to others it is not. So is what was freed behind
+    // work that is done by now.
+    if (heap != nullptr) heap->collect_done();
     const weir::memory_stats stats =
         heap == nullptr ? weir::memory_stats{} : heap->memory().stats();
     const std::uint64_t cached = stats.cached.count();

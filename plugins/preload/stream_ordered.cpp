@@ -195,6 +195,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t keep) {
   const auto heap = heap_of_pool(pool);
   if (heap != nullptr) {
     try {
+      heap->collect_done();
       static_cast<void>(heap->memory().trim(weir::bytes{keep}));
     } catch (...) {
       // It stays cached.

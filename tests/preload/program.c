@@ -396,6 +396,31 @@ static int both(void) {
   return 0;
 }
 
+/* Frees behind work, and what is free then: once the work is done, and, with an argument, at the
+ * end of a program that does not wait for it. */
+static int behind(void) {
+  CUdeviceptr p[10];
+  CUstream stream;
+  size_t before = 0, after = 0, total = 0;
+  int failures = 0;
+  begin(0);
+  p_cuStreamCreate(&stream, 1);
+  p_cuMemFree(allocate(MIB));
+  p_cuMemGetInfo(&before, &total);
+  for (int i = 0; i < 10; ++i) {
+    p[i] = allocate(64 * MIB);
+    failures += p_cuMemsetD8Async(p[i], 1, 64 * MIB, stream) != 0;
+  }
+  for (int i = 0; i < 10; ++i) failures += p_cuMemFree(p[i]) != 0;
+  if (atoi(argument) == 0) {
+    failures += p_cuCtxSynchronize() != 0;
+    p_cuMemGetInfo(&after, &total);
+    printf("%zu MiB are missing\n", before > after ? (before - after) / MIB : 0);
+  }
+  printf("%d failures\n", failures);
+  return 0;
+}
+
 /* What the driver refuses during captures: by the mode of the capture, of other streams. */
 static int captures(void) {
   CUstream captured, other;
@@ -711,17 +736,37 @@ static int leave(void) {
 static const struct {
   const char* name;
   int (*run)(void);
-} scenarios[] = {
-    {"basic", basic},       {"many", many},         {"fill", fill},
-    {"ordered", ordered},   {"hazard", hazard},     {"capture", capture},
-    {"pools", pools},       {"crosses", crosses},   {"both", both},
-    {"over", over},         {"captures", captures}, {"reset", reset},
-    {"releases", releases}, {"peers", peers},       {"ipc", ipc},
-    {"twice", twice},       {"threads", threads},   {"forks", forks},
-    {"child", child},       {"runtimes", runtimes}, {"leave", leave},
-    {"hold", hold},         {"gate", gate},         {"closes", closes},
-    {"again", again},       {"unended", unended},   {"resets", resets},
-    {"workers", workers},   {"errors", own_error},  {"unended_thread", unended_thread}};
+} scenarios[] = {{"basic", basic},
+                 {"many", many},
+                 {"fill", fill},
+                 {"ordered", ordered},
+                 {"hazard", hazard},
+                 {"capture", capture},
+                 {"pools", pools},
+                 {"crosses", crosses},
+                 {"both", both},
+                 {"over", over},
+                 {"captures", captures},
+                 {"reset", reset},
+                 {"releases", releases},
+                 {"peers", peers},
+                 {"ipc", ipc},
+                 {"twice", twice},
+                 {"threads", threads},
+                 {"forks", forks},
+                 {"child", child},
+                 {"runtimes", runtimes},
+                 {"leave", leave},
+                 {"hold", hold},
+                 {"gate", gate},
+                 {"closes", closes},
+                 {"again", again},
+                 {"unended", unended},
+                 {"resets", resets},
+                 {"workers", workers},
+                 {"behind", behind},
+                 {"errors", own_error},
+                 {"unended_thread", unended_thread}};
 
 int main(int count, char** words) {
   if (count < 3) return 2;

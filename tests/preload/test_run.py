@@ -101,6 +101,10 @@ class Served(Case):
         self.assertEqual(behind_events["cuCtxRecordEvent"], 40)
         self.assertEqual(behind_events.get("cuMemFree_v2", 0), 0)
 
+    def test_memory_that_was_freed_behind_work_is_free_once_the_work_is_done(self):
+        for free in ("wait", "async"):
+            self.compare(["behind"], "--free", free, ways=["dlsym"], WEIR_SIM_MODE="manual")
+
     def test_a_free_that_waits_does_not_stop_captures_of_other_devices(self):
         for free in ("wait", "async"):
             self.compare(["gate"], "--free", free, ways=["dlsym"], WEIR_SIM_MODE="manual")
@@ -335,6 +339,14 @@ class Recording(Case):
         self.assertEqual((ran.returncode, ran.stdout, ran.stderr), (0, "250 allocations, 0 failures\n", ""))
         self.assertEqual(self.events(trace), (250, 250))
         self.assertEqual(sorted(os.listdir(self.folder)), ["report", "run.weirtrace"])
+
+    def test_frees_behind_work_are_in_the_trace(self):
+        for number in (0, 1):
+            trace = self.folder / f"behind{number}.weirtrace"
+            ran = self.weir_run(self.program("dlsym", "behind", number), "--free", "async", "--record", trace,
+                                WEIR_SIM_MODE="manual")
+            self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+            self.assertEqual(self.events(trace), (11, 11))
 
     def test_record_only(self):
         trace = self.folder / "run.weirtrace"
