@@ -699,7 +699,11 @@ class Pools(Case):
         self.assertNotEqual(pool.handle, 0)
         block = pool.allocate(MIB, stream)
         self.assertEqual((pool.stats().allocations.current, pool.stats().allocated), (1, MIB))
+        with self.assertRaises(weir.NotSupported) as refused:
+            block.record_stream(stream)
+        self.assertEqual((refused.exception.code, refused.exception.name), (19, "not_supported"))
         block.free()
+        self.assertRaises(ValueError, block.record_stream, stream)
         self.assertEqual(pool.stats().allocations.current, 0)
         pool.allocate(MIB)  # on the legacy stream, forgotten at once
         self.assertEqual(pool.stats().allocations.current, 0)

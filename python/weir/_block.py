@@ -24,6 +24,9 @@ class Memory(Owned):
     def _free_quietly(self, ptr: int, nbytes: int, own_stream: Any) -> None:
         raise NotImplementedError
 
+    def _record_stream(self, ptr: int, stream: Any) -> None:
+        self.record_stream(ptr, stream)  # type: ignore[attr-defined]
+
     def _live(self) -> int:
         """How many blocks are live."""
         raise NotImplementedError
@@ -84,10 +87,11 @@ class Block:
         return ptr
 
     def record_stream(self, stream: Any) -> None:
-        """Work queued on `stream` until the block is freed may use it, too."""
+        """Work queued on `stream` until the block is freed may use it, too. NotSupported: the block is a
+        StreamPool's, which knows of no other streams; free it on the stream that uses it last."""
         if self._memory is None:
             raise ValueError("weir: the block was freed")
-        self._memory.record_stream(self.ptr, stream)  # type: ignore[attr-defined]
+        self._memory._record_stream(self.ptr, stream)
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:

@@ -75,6 +75,10 @@ class StreamPool(Memory):
     def _close_quietly(handle: int, close: Callable[..., int] = _stream_pool_close) -> int:
         return close(handle, None)
 
+    def _record_stream(self, ptr: int, stream: Any) -> None:
+        raise NotSupported("weir: not_supported: a StreamPool takes no further streams of a block; free the block on "
+                           "the stream that uses it last", 19, "not_supported")
+
     def _live(self) -> int:
         try:
             return self.stats().allocations.current
