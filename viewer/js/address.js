@@ -5,6 +5,7 @@ class Address {
   constructor(page) {
     this.page = page;
     this.waiting = false;
+    this.followed = location.hash;
     addEventListener('hashchange', () => this.follow(), { signal: page.closing.signal });
   }
 
@@ -24,7 +25,10 @@ class Address {
     this.waiting = true;
     setTimeout(() => {
       this.waiting = false;
-      if (this.page.moment !== null && !this.page.closing.signal.aborted) history.replaceState(null, '', `#${this.text()}`);
+      // One that somebody has just set is followed before it is replaced.
+      if (this.page.moment === null || this.page.closing.signal.aborted || location.hash !== this.followed) return;
+      history.replaceState(null, '', `#${this.text()}`);
+      this.followed = location.hash;
     }, 250);
   }
 
@@ -50,6 +54,7 @@ class Address {
   }
 
   follow() {
+    this.followed = location.hash;
     const { viewer } = this.page;
     if (viewer.named() !== viewer.shown) {
       viewer.choose(viewer.named());
