@@ -163,7 +163,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   result<void> record_stream(void* pointer, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<bool> forget_uses(const void* freed) WEIR_EXCLUDES(mutex_);
 
-  // --- Streams, threads and the heap itself: peers.cpp, central_heap.cpp ------------------------
+  // --- Streams, threads and the heap itself: central_heap.cpp -----------------------------------
 
   [[nodiscard]] weir::device device() const noexcept { return device_; }
   result<void> release_stream(const stream_ref& stream) WEIR_EXCLUDES(mutex_);

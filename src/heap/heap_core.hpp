@@ -67,7 +67,7 @@ class heap_core {
   }
 
   [[nodiscard]] pool_state* find_pool(pool_id id) const noexcept WEIR_REQUIRES(mutex_);
-  /// The first pool behind that one; null: there is none. For walks that let go of the lock.
+  /// The pool with the next higher id; null if there is none. For loops that release the lock.
   [[nodiscard]] pool_state* pool_behind(pool_id id) const noexcept WEIR_REQUIRES(mutex_);
   /// The pool that a block was handed out from.
   [[nodiscard]] pool_state& pool_of(const block& block) noexcept WEIR_REQUIRES(mutex_);

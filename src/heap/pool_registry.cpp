@@ -34,7 +34,7 @@ result<std::shared_ptr<pool>> pool_registry::create(std::string_view name,
   try {
     return std::make_shared<pool>(core_.owner_, added.id, added.name);
   } catch (const std::bad_alloc&) {
-    core_.drop_holder(added);  // there is no handle that would
+    core_.drop_holder(added);  // the handle would have done it
     driver_access driver{core_.device_};
     sweep(driver);
     throw;

@@ -36,8 +36,9 @@ class pool_registry_host {
 /// The part of a heap that creates private pools, shares them and ends them.
 ///
 /// The pools themselves are in the core. Always true, with the lock: a pool that has holders or
-/// blocks stays; one that has neither has `pools_to_sweep_` set, or is kept by streams that are not
-/// past its memory. Pools of captures end here as well (capture_pools creates them).
+/// blocks stays. One that has neither ends in the next sweep (`pools_to_sweep_` is set), or in a
+/// later one if work that uses its memory is not completed. Pools of captures end here as well
+/// (capture_pools creates them).
 ///
 /// Owned by the central heap. Any thread may call what takes the lock; the rest is for other parts
 /// of the heap, which hold it. A sweep makes a driver call for each handle that it releases, and
@@ -51,7 +52,7 @@ class pool_registry {
 
   [[nodiscard]] result<std::shared_ptr<pool>> create(std::string_view name, pool_options options)
       WEIR_EXCLUDES(core_.mutex_);
-  /// Another handle to the pool; null: there is none of that number.
+  /// Another handle to the pool; null if no pool has that number.
   [[nodiscard]] std::shared_ptr<pool> share(pool_id id) WEIR_EXCLUDES(core_.mutex_);
   /// A holder has gone: a handle or a claim.
   void release(pool_id id) noexcept WEIR_EXCLUDES(core_.mutex_);
