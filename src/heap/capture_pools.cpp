@@ -115,7 +115,7 @@ result<bool> capture_pools::wait_for_graphs(pool_state& asking, wait_bound& boun
   core_.mutex_.assert_held();
   if (!core_.captures_.any_tied() || !bound.first_wait_for_graphs()) return false;
   const pool_hold held{core_, asking};
-  WEIR_TRY(host_.wait_for_all_work(driver));
+  WEIR_TRY(progress_.wait_for_all_work(driver));
   return core_.notice_ended_graphs();
 }
 

@@ -8,6 +8,7 @@
 #include "heap/heap_core.hpp"
 #include "heap/identified_stream.hpp"
 #include "heap/reclaimer.hpp"
+#include "heap/stream_progress.hpp"
 #include "heap/vocabulary.hpp"
 #include "order/driver_access.hpp"
 #include "weir/base/result.hpp"
@@ -20,9 +21,6 @@ class capture_pools_host {
  public:
   /// The stream with its number. Called without the lock; may ask the driver.
   [[nodiscard]] virtual result<identified_stream> identify(const stream_ref& stream) = 0;
-  /// Waits for all work that was queued on the device so far. With the lock, which it lets go of;
-  /// `closed`: the heap was closed meanwhile.
-  [[nodiscard]] virtual result<void> wait_for_all_work(order::driver_access& driver) = 0;
 
  protected:
   ~capture_pools_host() = default;
@@ -39,7 +37,8 @@ class capture_pools_host {
 /// of the heap, which hold it. Declaring a capture and ending it stop all caches.
 class capture_pools {
  public:
-  capture_pools(heap_core& core, capture_pools_host& host) noexcept : core_{core}, host_{host} {}
+  capture_pools(heap_core& core, stream_progress& progress, capture_pools_host& host) noexcept
+      : core_{core}, progress_{progress}, host_{host} {}
   capture_pools(const capture_pools&) = delete;
   capture_pools& operator=(const capture_pools&) = delete;
 
@@ -71,6 +70,7 @@ class capture_pools {
   void update_reason() noexcept WEIR_REQUIRES(core_.mutex_);
 
   heap_core& core_;
+  stream_progress& progress_;
   capture_pools_host& host_;
 };
 

@@ -113,7 +113,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                            private heap_limits_host,
                            private pool_registry_host,
                            private capture_pools_host,
-                           private trimming_host,
                            private checked_frees_host,
                            private placement::unlocked_calls {
  public:
@@ -300,24 +299,10 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   // --- What several parts ask of the caches and of streams ---------------------------------------
 
-  void flush_caches() noexcept override WEIR_REQUIRES(mutex_) { flusher_.flush_caches(); }
   void settle_caches() noexcept override WEIR_REQUIRES(mutex_) { flusher_.settle_caches(); }
   [[nodiscard]] result<identified_stream> identify(const stream_ref& stream) override
       WEIR_EXCLUDES(mutex_) {
     return heap::identify(*this, stream, local());
-  }
-  void retire(pool_state& pool) noexcept override WEIR_REQUIRES(mutex_) { progress_.retire(pool); }
-  [[nodiscard]] result<bool> poll_streams(driver_access& driver, stream_slot spared) override
-      WEIR_REQUIRES(mutex_) {
-    return progress_.poll_streams(driver, spared);
-  }
-  [[nodiscard]] result<void> wait_for_streams(driver_access& driver) override
-      WEIR_REQUIRES(mutex_) {
-    return progress_.wait_for_streams(driver);
-  }
-  [[nodiscard]] result<void> wait_for_all_work(driver_access& driver) override
-      WEIR_REQUIRES(mutex_) {
-    return progress_.wait_for_all_work(driver);
   }
 
   // --- What several parts ask of pools -----------------------------------------------------------

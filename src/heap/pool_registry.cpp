@@ -119,7 +119,7 @@ void pool_registry::sweep(driver_access& driver) noexcept try {
   if (!driver.entered()) return;
   for (const auto& each : core_.pools_)
     if (each->guards_due) core_.guard_replays(*each);
-  if (!host_.poll_streams(driver, no_stream)) return;
+  if (!progress_.poll_streams(driver, no_stream)) return;
   pool_id last{};
   while (pool_state* const each = core_.pool_behind(last)) {
     last = each->id;
@@ -127,7 +127,7 @@ void pool_registry::sweep(driver_access& driver) noexcept try {
     if (!is_over(*each) || (!suspended && !each->may_release(core_.order_))) continue;
     backup_.drop(*each);
     if (each->memory != nullptr) {
-      host_.retire(*each);
+      progress_.retire(*each);
       // What is on its way counts as reserved: another thread that sweeps leaves the pool alone.
       if (!suspended) static_cast<void>(each->memory->release(bytes::max(), driver.enter()));
       if (!core_.usable()) return;  // the heap is being closed, which closes the stores

@@ -9,6 +9,7 @@
 #include "heap/heap_backup.hpp"
 #include "heap/heap_core.hpp"
 #include "heap/private_pools.hpp"
+#include "heap/stream_progress.hpp"
 #include "heap/vocabulary.hpp"
 #include "order/driver_access.hpp"
 #include "weir/allocator/caching_allocator.hpp"
@@ -20,12 +21,6 @@ namespace weir { inline namespace v0 { namespace heap {
 /// with the heap's lock.
 class pool_registry_host {
  public:
-  /// Closes the epochs of all streams but `spared` and looks which are completed. True: any is, and
-  /// what it covers became quiescent.
-  [[nodiscard]] virtual result<bool> poll_streams(order::driver_access& driver,
-                                                  stream_slot spared) = 0;
-  /// What is completed becomes quiescent in the pool.
-  virtual void retire(pool_state& pool) noexcept = 0;
   /// The record of a live block, or why the address is not that of one.
   [[nodiscard]] virtual result<block_index> find_live(const void* pointer) = 0;
 
@@ -45,8 +40,9 @@ class pool_registry_host {
 /// none if no pool has ended.
 class pool_registry {
  public:
-  pool_registry(heap_core& core, pool_registry_host& host, heap_backup& backup) noexcept
-      : core_{core}, host_{host}, backup_{backup} {}
+  pool_registry(heap_core& core, stream_progress& progress, heap_backup& backup,
+                pool_registry_host& host) noexcept
+      : core_{core}, progress_{progress}, backup_{backup}, host_{host} {}
   pool_registry(const pool_registry&) = delete;
   pool_registry& operator=(const pool_registry&) = delete;
 
@@ -73,8 +69,9 @@ class pool_registry {
 
  private:
   heap_core& core_;
-  pool_registry_host& host_;
+  stream_progress& progress_;
   heap_backup& backup_;
+  pool_registry_host& host_;
 };
 
 }}}  // namespace weir::v0::heap

@@ -44,8 +44,8 @@ result<bytes> trimming::trim(bytes keep) try {
 }
 
 result<bytes> trimming::release_cached(bytes keep, driver_access& driver) {
-  host_.flush_caches();
-  WEIR_TRY(host_.poll_streams(driver, no_stream));
+  flusher_.flush_caches();
+  WEIR_TRY(progress_.poll_streams(driver, no_stream));
   return release_down_to(keep.count(), driver);
 }
 
@@ -65,7 +65,7 @@ result<bytes> trimming::shrink(bytes keep) try {
   };
   WEIR_TRY(release_cached(keep, driver));
   if (core_.placement_.reserved <= keep.count()) return released();
-  WEIR_TRY(host_.wait_for_streams(driver));
+  WEIR_TRY(progress_.wait_for_streams(driver));
   WEIR_TRY(release_cached(keep, driver));
   while (core_.placement_.reserved > keep.count()) {
     WEIR_TRY_VALUE(made, residency_.evictions().evict(nullptr, {}, driver));
@@ -84,8 +84,8 @@ result<bytes> trimming::empty_cache() try {
   core_.notice_ended_graphs();
   driver_access driver{core_.placement_.device};
   WEIR_TRY(driver.entered());
-  host_.flush_caches();
-  WEIR_TRY(host_.wait_for_streams(driver));
+  flusher_.flush_caches();
+  WEIR_TRY(progress_.wait_for_streams(driver));
   core_.notice_ended_graphs();  // those whose last replay was waited for
   auto released = release_down_to(0, driver);
   static_cast<void>(core_.wait_for_releases());  // what was cached is the driver's afterwards
@@ -109,7 +109,7 @@ result<bytes> trimming::empty_cache(pool_id id) try {
     for (stream_slot slot = 1; slot <= core_.order_.count(); ++slot)
       replays.push_back(core_.order_.now(slot));
   }
-  WEIR_TRY(host_.wait_for_streams(driver));
+  WEIR_TRY(progress_.wait_for_streams(driver));
   const bool over = std::all_of(replays.begin(), replays.end(), [&](stamp each) {
     core_.mutex_.assert_held();
     return core_.order_.completed(each);
@@ -118,7 +118,7 @@ result<bytes> trimming::empty_cache(pool_id id) try {
   pool = core_.find_pool(id);  // its last handle may have gone during the wait, and it with that
   if (pool == nullptr) return bytes{};
   if (pool->where != residence::resident) return bytes{};  // it is suspended, or will be at once
-  host_.retire(*pool);
+  progress_.retire(*pool);
   auto released = pool->memory->release(bytes::max(), driver.enter());
   WEIR_TRY(core_.usable());
   WEIR_TRY(released);

@@ -4,35 +4,17 @@
 #include <cstdint>
 
 #include "base/mutex.hpp"
+#include "heap/cache_flusher.hpp"
 #include "heap/heap_core.hpp"
 #include "heap/pool_registry.hpp"
 #include "heap/residency.hpp"
+#include "heap/stream_progress.hpp"
 #include "heap/vocabulary.hpp"
 #include "order/driver_access.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/result.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
-
-/// What trimming asks of the rest of the heap. Implemented by the central heap. Called with the
-/// heap's lock.
-class trimming_host {
- public:
-  /// Stops, settles and flushes all threads' caches.
-  virtual void flush_caches() noexcept = 0;
-  /// Closes the epochs of all streams but `spared` and looks which are completed. True: any is, and
-  /// what it covers became quiescent.
-  [[nodiscard]] virtual result<bool> poll_streams(order::driver_access& driver,
-                                                  stream_slot spared) = 0;
-  /// Waits for the streams that memory is bound to. Lets go of the lock meanwhile; `closed`: the
-  /// heap was closed then.
-  [[nodiscard]] virtual result<void> wait_for_streams(order::driver_access& driver) = 0;
-  /// What is completed becomes quiescent in the pool.
-  virtual void retire(pool_state& pool) noexcept = 0;
-
- protected:
-  ~trimming_host() = default;
-};
 
 /// The part of a heap that releases free memory to the driver because the user asks for it.
 ///
@@ -44,9 +26,9 @@ class trimming_host {
 /// that wait for the device.
 class trimming {
  public:
-  trimming(heap_core& core, trimming_host& host, pool_registry& pools,
+  trimming(heap_core& core, cache_flusher& flusher, stream_progress& progress, pool_registry& pools,
            residency& suspended) noexcept
-      : core_{core}, host_{host}, pools_{pools}, residency_{suspended} {}
+      : core_{core}, flusher_{flusher}, progress_{progress}, pools_{pools}, residency_{suspended} {}
   trimming(const trimming&) = delete;
   trimming& operator=(const trimming&) = delete;
 
@@ -68,7 +50,8 @@ class trimming {
       WEIR_REQUIRES(core_.mutex_);
 
   heap_core& core_;
-  trimming_host& host_;
+  cache_flusher& flusher_;
+  stream_progress& progress_;
   pool_registry& pools_;
   residency& residency_;
 };

@@ -18,25 +18,22 @@ using heap::pool_state;
 using heap::residence;
 using ::testing::ElementsAre;
 
-/// Says which block is live, and remembers what it is asked for.
-class registry_host final : public heap::pool_registry_host {
+/// Says which block is live. No block waits for streams.
+class registry_host final : public heap::pool_registry_host, public heap::stream_progress_host {
  public:
-  result<bool> poll_streams(order::driver_access&, heap::stream_slot spared) override {
-    EXPECT_EQ(spared, heap::no_stream);
-    ++polled;
-    return polling;
-  }
-  void retire(pool_state& pool) noexcept override { retired.push_back(pool.id.number()); }
   result<block_index> find_live(const void*) override { return live; }
+  void free_waited(block_index, heap::stamp) noexcept override { ADD_FAILURE(); }
 
-  int polled = 0;
-  std::vector<std::uint32_t> retired;
-  result<bool> polling = false;
   result<block_index> live = errc::foreign_pointer;
 };
 
+/// There is one stream.
 class pool_registry_test : public heap_test {
  protected:
+  pool_registry_test() {
+    const detail::mutex_lock lock{core.mutex_};
+    slot = core.order_.meet(on, on.id());
+  }
   ~pool_registry_test() override { core.closed_ = true; }
 
   [[nodiscard]] pool_state& state_of(const std::shared_ptr<heap::pool>& handle) {
@@ -54,6 +51,15 @@ class pool_registry_test : public heap_test {
     const detail::mutex_lock lock{core.mutex_};
     pool.memory = std::make_unique<counted_store>(core.placement_, pool.id, size, record);
   }
+  /// The stream freed something, so that whoever polls it marks it.
+  void free_on_stream() {
+    const detail::mutex_lock lock{core.mutex_};
+    static_cast<void>(core.order_.now(slot));
+  }
+  [[nodiscard]] std::uint64_t marks() {
+    const detail::mutex_lock lock{core.mutex_};
+    return core.order_.events_recorded();
+  }
   void sweep() {
     order::driver_access driver{gpu()};
     const detail::mutex_lock lock{core.mutex_};
@@ -64,8 +70,11 @@ class pool_registry_test : public heap_test {
   store_record record;
   bare_core core{gpu(), {}};
   registry_host host;
+  heap::stream_progress progress{core, host};
   heap::heap_backup backup{core};
-  heap::pool_registry part{core, host, backup};
+  heap::pool_registry part{core, progress, backup, host};
+  const stream on = new_stream();
+  heap::stream_slot slot{};
 };
 
 TEST_F(pool_registry_test, a_pool_is_as_its_options_say) {
@@ -99,12 +108,13 @@ TEST_F(pool_registry_test, a_pool_ends_with_its_last_holder) {
   EXPECT_EQ(shared->id(), pool->id());
   EXPECT_EQ(shared->name(), "some");
   EXPECT_EQ(state_of(pool).holders, 2u);
+  free_on_stream();
   part.release(pool->id());
   EXPECT_THAT(numbers(), ElementsAre(0, 1));
-  EXPECT_EQ(host.polled, 0) << "nothing is over";
+  EXPECT_EQ(marks(), 0u) << "nothing is over";
   part.release(pool->id());
   EXPECT_THAT(numbers(), ElementsAre(0));
-  EXPECT_EQ(host.polled, 1);
+  EXPECT_EQ(marks(), 1u) << "the stream is polled";
   EXPECT_EQ(part.share(pool->id()), nullptr);
   part.release(pool->id());
 }
@@ -125,7 +135,7 @@ TEST_F(pool_registry_test, memory_goes_before_its_pool) {
   const auto pool = part.create("some", {}).value();
   give_memory(state_of(pool), 6_MiB);
   part.release(pool->id());
-  EXPECT_THAT(host.retired, ElementsAre(1));
+  EXPECT_EQ(record.retired, 1) << "for the one stream";
   EXPECT_EQ(record.released, 1);
   EXPECT_EQ(record.closed, 1);
   EXPECT_THAT(numbers(), ElementsAre(0));
@@ -146,10 +156,10 @@ TEST_F(pool_registry_test, a_pool_stays_while_anything_of_it_is_in_use) {
   sweep();
   EXPECT_EQ(record.released, 0) << "it is on its way";
   state.where = residence::resident;
-  host.polling = errc::device_lost;
+  free_on_stream();
+  machine->fail(driver::call::event_query, 1, driver::CUDA_ERROR_ILLEGAL_ADDRESS);
   sweep();
   EXPECT_EQ(record.released, 0) << "no stream could be asked";
-  host.polling = true;
   record.refuses = errc::driver_error;
   sweep();
   EXPECT_EQ(record.released, 1);
@@ -161,12 +171,14 @@ TEST_F(pool_registry_test, a_pool_stays_while_anything_of_it_is_in_use) {
 }
 
 TEST_F(pool_registry_test, a_pool_of_graphs_stays_until_replays_are_done) {
-  const stream on = new_stream();
   const auto pool = part.create("graphs", {.retains = true}).value();
   pool_state& state = state_of(pool);
   {
+    const context_scope bound{gpu()};
+    ASSERT_TRUE(machine->launch(on.handle(), "replay", {}));
+  }
+  {
     const detail::mutex_lock lock{core.mutex_};
-    static_cast<void>(core.order_.meet(on, on.id()));
     EXPECT_TRUE(core.captures_.keeps_memory(state));
     EXPECT_FALSE(state.may_release(core.order_));
   }
@@ -174,7 +186,7 @@ TEST_F(pool_registry_test, a_pool_of_graphs_stays_until_replays_are_done) {
   ASSERT_EQ(state.guards.size(), 1u);
   sweep();
   EXPECT_THAT(numbers(), ElementsAre(0, 1));
-  state.guards.clear();
+  machine->run_until_idle();
   sweep();
   EXPECT_THAT(numbers(), ElementsAre(0));
 }

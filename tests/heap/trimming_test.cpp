@@ -20,24 +20,40 @@ using heap::pool_state;
 using heap::residence;
 using ::testing::ElementsAre;
 
-/// All that trimming and its parts ask for: nothing is cached, nothing captured, and a wait does
-/// what a test says.
-class trimmed_heap final : public heap::trimming_host,
+/// All that trimming and its parts ask for. Notes what they do: a flush by the block that a cache
+/// has, a poll by the events that mark streams, a wait by the block that it frees.
+class trimmed_heap final : public heap::cache_flusher_host,
+                           public heap::stream_progress_host,
                            public heap::pool_registry_host,
                            public heap::residency_host {
  public:
-  void flush_caches() noexcept override { asked.emplace_back("flush"); }
-  result<bool> poll_streams(order::driver_access&, heap::stream_slot spared) override {
-    EXPECT_EQ(spared, heap::no_stream);
-    asked.emplace_back("poll");
-    return false;
+  explicit trimmed_heap(bare_core& core) : core_{core} {}
+
+  // With the lock.
+
+  /// Something was done; before it, streams may have been marked.
+  void note(const char* done) {
+    core_.mutex_.assert_held();
+    if (std::exchange(events_, core_.order_.events_recorded()) != core_.order_.events_recorded())
+      asked.emplace_back("poll");
+    if (done != nullptr) asked.emplace_back(done);
   }
-  result<void> wait_for_streams(order::driver_access& driver) override {
-    asked.emplace_back("wait");
-    return on_wait ? on_wait(driver) : result<void>{};
+  void put_in_cache(block_index index) {
+    heap::block& freed = core_.blocks_[index];
+    cache->bins_of(freed.stream)->push(index, freed);
+    cache->units += freed.units;
   }
-  void retire(pool_state&) noexcept override { asked.emplace_back("retire"); }
+
+  void free_to_store(block_index index, heap::stamp) noexcept override {
+    note("flush");
+    put_in_cache(index);  // for the next flush
+  }
+  void free_waited(block_index, heap::stamp) noexcept override {
+    note("wait");
+    if (on_wait) on_wait();
+  }
   result<block_index> find_live(const void*) override { return errc::foreign_pointer; }
+  void flush_caches() noexcept override {}
   void settle_caches() noexcept override {}
   bool flush_all() noexcept override { return false; }
   void update_limits() noexcept override {}
@@ -50,7 +66,12 @@ class trimmed_heap final : public heap::trimming_host,
   std::string shortage_text(bytes) override { return {}; }
 
   std::vector<std::string> asked;
-  std::function<result<void>(order::driver_access&)> on_wait;
+  std::function<void()> on_wait;
+  heap::thread_cache* cache = nullptr;
+
+ private:
+  bare_core& core_;
+  std::uint64_t events_ = 0;
 };
 
 class idle_source final : public segment_source {
@@ -59,8 +80,24 @@ class idle_source final : public segment_source {
   result<void> deallocate(void*, bytes) override { return {}; }
 };
 
+/// A cache has a block, so that to flush it is noticed.
 class trimming_test : public heap_test {
  protected:
+  trimming_test() {
+    heap::asymmetric_barrier::prepare();
+    const detail::mutex_lock lock{core.mutex_};
+    EXPECT_TRUE(core.blocks_.prepare(2));
+    static_cast<void>(core.accounts_.number_of(pool_id{}, tag{}).value());
+    slot = core.order_.meet(on, on.id());
+    other_slot = core.order_.meet(other, other.id());
+    host.cache = core.caches_.open();
+    EXPECT_NE(host.cache->add_bins(on.id(), slot), nullptr);
+    const block_index cached = core.blocks_.make();
+    core.blocks_[cached].units = 1;
+    core.blocks_[cached].stream = slot;
+    core.blocks_[cached].become(heap::block_kind::thread_cached);
+    host.put_in_cache(cached);
+  }
   ~trimming_test() override {
     core.closed_ = true;
     const detail::mutex_lock lock{core.mutex_};
@@ -80,16 +117,35 @@ class trimming_test : public heap_test {
     const detail::mutex_lock lock{core.mutex_};
     return bytes{core.placement_.reserved};
   }
-  [[nodiscard]] std::vector<std::string> asked() { return std::exchange(host.asked, {}); }
+  /// A block waits for work that only a wait ends. Then `body` runs, without the lock.
+  void have_pending_work(std::function<void()> body = {}) {
+    const detail::mutex_lock lock{core.mutex_};
+    constexpr block_index some = 7;
+    core.pending_.prepare(some);
+    const context_scope bound{gpu()};
+    EXPECT_TRUE(machine->launch(other.handle(), "kernel", {}, std::move(body)));
+    core.pending_.add({some, core.order_.now(slot), {core.order_.now(other_slot)}});
+  }
+  [[nodiscard]] std::vector<std::string> asked() {
+    const detail::mutex_lock lock{core.mutex_};
+    host.note(nullptr);
+    return std::exchange(host.asked, {});
+  }
 
   store_record own, first, second;
   bare_core core{gpu(), {}};
-  trimmed_heap host;
+  trimmed_heap host{core};
+  heap::cache_flusher flusher{core, host};
+  heap::stream_progress progress{core, host};
   heap::heap_backup backup{core};
   heap::suspended_peak peak{core};
   heap::residency suspended{core, host, backup, peak};
-  heap::pool_registry pools{core, host, backup};
-  heap::trimming part{core, host, pools, suspended};
+  heap::pool_registry pools{core, progress, backup, host};
+  heap::trimming part{core, flusher, progress, pools, suspended};
+  const stream on = new_stream();
+  const stream other = new_stream();
+  heap::stream_slot slot{};
+  heap::stream_slot other_slot{};
 
  private:
   pool_state& give_memory(pool_state& pool, bytes size, store_record& record)
@@ -153,6 +209,7 @@ TEST_F(trimming_test, a_shrink_waits_and_evicts_only_if_it_must) {
   high.suspendable = {.evictable = true, .priority = 2};
   EXPECT_EQ(part.shrink(14_MiB).value(), 4_MiB);
   EXPECT_THAT(asked(), ElementsAre("flush", "poll"));
+  have_pending_work();
   EXPECT_EQ(part.shrink(10_MiB).value(), 6_MiB);
   EXPECT_THAT(asked(), ElementsAre("flush", "poll", "wait", "flush", "poll"));
   EXPECT_EQ(low.where, residence::suspended) << "the lowest priority";
@@ -160,17 +217,15 @@ TEST_F(trimming_test, a_shrink_waits_and_evicts_only_if_it_must) {
   high.suspendable->evictable = false;
   EXPECT_EQ(part.shrink(0_B).value(), 0_B);
   EXPECT_EQ(reserved(), 8_MiB) << "nothing more can go";
-  host.on_wait = [](order::driver_access&) { return errc::device_lost; };
+  have_pending_work();
+  machine->fail(driver::call::event_synchronize, 1, driver::CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(code_of(part.shrink(0_B)), errc::device_lost);
 }
 
 TEST_F(trimming_test, what_is_suspended_during_the_wait_is_not_released) {
   pool_state& pool = add_pool(8_MiB, first);
-  host.on_wait = [&](order::driver_access&) -> result<void> {
-    core.mutex_.assert_held();
-    pool.where = heap::residence::suspending;
-    return {};
-  };
+  have_pending_work();
+  host.on_wait = [&] { pool.where = heap::residence::suspending; };
   EXPECT_EQ(part.empty_cache(pool.id).value(), 0_B);
   EXPECT_EQ(first.released, 0);
   EXPECT_EQ(reserved(), 8_MiB);
@@ -180,14 +235,16 @@ TEST_F(trimming_test, what_is_suspended_during_the_wait_is_not_released) {
 TEST_F(trimming_test, empty_cache_waits_and_releases_all) {
   own_pool(4_MiB, own);
   add_pool(8_MiB, first);
+  have_pending_work();
   EXPECT_EQ(part.empty_cache().value(), 12_MiB);
-  EXPECT_THAT(asked(), ElementsAre("flush", "wait"));
+  EXPECT_THAT(asked(), ElementsAre("flush", "poll", "wait"));
   EXPECT_EQ(reserved(), 0_B);
 }
 
 TEST_F(trimming_test, the_cache_of_one_pool_is_emptied_alone) {
   own_pool(4_MiB, own);
   pool_state& pool = add_pool(8_MiB, first);
+  have_pending_work();
   EXPECT_EQ(code_of(part.empty_cache(pool_id{17})), errc::closed);
   pool.where = residence::suspended;
   EXPECT_EQ(part.empty_cache(pool.id).value(), 0_B);
@@ -197,56 +254,53 @@ TEST_F(trimming_test, the_cache_of_one_pool_is_emptied_alone) {
   pool.of_capture = false;
   EXPECT_THAT(asked(), ElementsAre());
   EXPECT_EQ(part.empty_cache(pool.id).value(), 8_MiB);
-  EXPECT_THAT(asked(), ElementsAre("wait", "retire"));
+  EXPECT_THAT(asked(), ElementsAre("poll", "wait"));
+  EXPECT_EQ(first.retired, own.retired + 2) << "once more for each stream than the wait did";
   EXPECT_EQ(reserved(), 4_MiB);
   pool.memory.reset();
   EXPECT_EQ(part.empty_cache(pool.id).value(), 0_B) << "it was never used";
 }
 
 TEST_F(trimming_test, a_pool_that_retains_gives_nothing_while_replays_may_be_under_way) {
-  const stream on = new_stream();
   pool_state& pool = add_pool(8_MiB, first);
   pool.retains = true;
   {
     const detail::mutex_lock lock{core.mutex_};
-    static_cast<void>(core.order_.meet(on, on.id()));
+    core.order_.pause();  // captures may be under way: nobody waits
   }
   EXPECT_EQ(part.empty_cache(pool.id).value(), 0_B) << "the wait completed nothing";
   EXPECT_EQ(first.released, 0);
-  host.on_wait = [&](order::driver_access& driver) -> result<void> {
-    core.mutex_.assert_held();
-    EXPECT_TRUE(core.order_.close_others(heap::no_stream, driver.enter()));
-    EXPECT_TRUE(core.order_.poll(driver.enter()));
-    return {};
-  };
+  EXPECT_EQ(first.retired, 0);
+  {
+    const detail::mutex_lock lock{core.mutex_};
+    core.order_.resume();
+  }
   EXPECT_EQ(part.empty_cache(pool.id).value(), 8_MiB);
+  EXPECT_EQ(first.retired, 2) << "what streams freed in a pool of graphs stays theirs until then";
 }
 
 TEST_F(trimming_test, a_pool_may_end_while_its_cache_is_emptied) {
   pool_state& pool = add_pool(8_MiB, first);
   const pool_id id = pool.id;
-  host.on_wait = [&](order::driver_access&) -> result<void> {
+  have_pending_work();
+  host.on_wait = [&] {
     core.mutex_.assert_held();
     core.drop_holder(pool);
-    return {};
   };
   EXPECT_EQ(part.empty_cache(id).value(), 8_MiB);
   EXPECT_EQ(first.closed, 1) << "that was all of it";
   const pool_id other = add_pool(8_MiB, second).id;
-  host.on_wait = [&](order::driver_access&) -> result<void> {
+  have_pending_work();
+  host.on_wait = [&] {
     core.mutex_.assert_held();
     core.pools_.pop_back();
-    return {};
   };
   EXPECT_EQ(part.empty_cache(other).value(), 0_B);
 }
 
 TEST_F(trimming_test, a_closed_heap_releases_nothing) {
   own_pool(4_MiB, own);
-  host.on_wait = [&](order::driver_access&) -> result<void> {
-    core.closed_ = true;
-    return errc::closed;
-  };
+  have_pending_work([&] { core.closed_ = true; });
   EXPECT_EQ(code_of(part.empty_cache()), errc::closed);
   EXPECT_EQ(code_of(part.trim(0_B)), errc::closed);
   EXPECT_EQ(code_of(part.shrink(0_B)), errc::closed);
