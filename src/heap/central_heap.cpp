@@ -102,7 +102,8 @@ central_heap::central_heap(weir::device device, const allocator_options& options
       progress_{*this, *this},
       callbacks_{*this},
       limits_{*this, *this},
-      reclamation_{*this, flusher_, progress_, callbacks_, residency_, inspector_, *this},
+      reclamation_{*this,          flusher_,       progress_,  callbacks_, residency_,
+                   pool_registry_, capture_pools_, inspector_, *this},
       backup_{*this},
       suspended_peak_{*this},
       residency_{*this, reclamation_, backup_, suspended_peak_},
@@ -112,7 +113,7 @@ central_heap::central_heap(weir::device device, const allocator_options& options
       inspector_{*this, *this, suspended_peak_, backup_, sizeof(central_heap)},
       observation_{*this, inspector_, limits_},
       peers_{*this, residency_, *this, *this},
-      checked_frees_{*this, progress_, inspector_, *this} {
+      checked_frees_{*this, progress_, inspector_, pool_registry_} {
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
   placement_.unlocked = this;
   if (options.debug_stacks || checks_ != debug_checks::off) {

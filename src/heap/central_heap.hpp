@@ -113,7 +113,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                            private heap_limits_host,
                            private pool_registry_host,
                            private capture_pools_host,
-                           private checked_frees_host,
                            private placement::unlocked_calls {
  public:
   [[nodiscard]] static result<std::shared_ptr<central_heap>> create(
@@ -303,25 +302,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] result<identified_stream> identify(const stream_ref& stream) override
       WEIR_EXCLUDES(mutex_) {
     return heap::identify(*this, stream, local());
-  }
-
-  // --- What several parts ask of pools -----------------------------------------------------------
-
-  [[nodiscard]] result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
-                                                 driver_access& driver) override
-      WEIR_REQUIRES(mutex_) {
-    return capture_pools_.find_pool(stream, slot, driver);
-  }
-  void sweep_pools(driver_access& driver) noexcept override WEIR_REQUIRES(mutex_) {
-    pool_registry_.sweep(driver);
-  }
-  [[nodiscard]] result<void> sweep_pools(pool_state& asking, driver_access& driver) override
-      WEIR_REQUIRES(mutex_) {
-    return pool_registry_.sweep(asking, driver);
-  }
-  [[nodiscard]] result<bool> wait_for_graphs(pool_state& asking, wait_bound& bound,
-                                             driver_access& driver) override WEIR_REQUIRES(mutex_) {
-    return capture_pools_.wait_for_graphs(asking, bound, driver);
   }
 
   // --- central_heap.cpp: which tags the caches may serve ----------------------------------------

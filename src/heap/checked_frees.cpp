@@ -22,8 +22,8 @@ bool is_final(const error& reason) noexcept {
 }  // namespace
 
 checked_frees::checked_frees(heap_core& core, stream_progress& progress, const inspector& inspector,
-                             checked_frees_host& host) noexcept
-    : core_{core}, progress_{progress}, inspector_{inspector}, host_{host} {
+                             pool_registry& pools) noexcept
+    : core_{core}, progress_{progress}, inspector_{inspector}, pools_{pools} {
   core_.placement_.damaged = this;
 }
 
@@ -66,7 +66,7 @@ result<void> checked_frees::free(block_index index, stream_slot slot, driver_acc
   } catch (const std::bad_alloc&) {
     outcome = no_host_memory();
   }
-  if (core_.pools_to_sweep_ && core_.usable()) host_.sweep_pools(driver);
+  if (core_.pools_to_sweep_ && core_.usable()) pools_.sweep(driver);
   std::erase(awaited_, &own);
   if (own.damaged) return *std::move(own.damaged);
   if (!outcome && !is_final(outcome.error())) return {};

@@ -7,6 +7,7 @@
 
 #include "heap/heap_core.hpp"
 #include "heap/inspector.hpp"
+#include "heap/pool_registry.hpp"
 #include "heap/stream_progress.hpp"
 #include "heap/vocabulary.hpp"
 #include "order/driver_access.hpp"
@@ -15,17 +16,6 @@
 #include "weir/base/result.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
-
-/// What checked_frees asks of the heap. Implemented by the central heap. Called with the heap's
-/// lock.
-class checked_frees_host {
- public:
-  /// Ends pools that nobody holds any more, as far as that can be. May let go of the lock.
-  virtual void sweep_pools(driver_access& driver) noexcept = 0;
-
- protected:
-  ~checked_frees_host() = default;
-};
 
 /// Frees blocks of stores that inspect them, and tells what was damaged.
 ///
@@ -41,7 +31,7 @@ class checked_frees final : private placement::damage_sink {
  public:
   /// The stores of the core report damage to it as long as it lives.
   checked_frees(heap_core& core, stream_progress& progress, const inspector& inspector,
-                checked_frees_host& host) noexcept;
+                pool_registry& pools) noexcept;
   ~checked_frees();
   checked_frees(const checked_frees&) = delete;
   checked_frees& operator=(const checked_frees&) = delete;
@@ -68,7 +58,7 @@ class checked_frees final : private placement::damage_sink {
   heap_core& core_;
   stream_progress& progress_;
   const inspector& inspector_;
-  checked_frees_host& host_;
+  pool_registry& pools_;
   std::vector<awaited_free*> awaited_ WEIR_GUARDED_BY(core_.mutex_);
 };
 

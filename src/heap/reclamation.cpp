@@ -74,7 +74,7 @@ result<bool> reclamation::retire_completed(stream_slot spared, pool_state& askin
                                            driver_access& driver) {
   core_.mutex_.assert_held();
   WEIR_TRY_VALUE(any, progress_.poll_streams(driver, spared));
-  if (core_.pools_to_sweep_) WEIR_TRY(host_.sweep_pools(asking, driver));
+  if (core_.pools_to_sweep_) WEIR_TRY(pools_.sweep(asking, driver));
   return any;
 }
 
@@ -217,7 +217,7 @@ result<bool> reclamation::reclaim_cached(pool_state& asking, bytes needed, drive
   core_.mutex_.assert_held();
   flusher_.flush_caches();
   WEIR_TRY(progress_.poll_streams(driver, no_stream));
-  WEIR_TRY(host_.sweep_pools(asking, driver));
+  WEIR_TRY(pools_.sweep(asking, driver));
   WEIR_TRY_VALUE(released, release_from_others(asking, needed, driver));
   if (released != bytes{}) return true;
   return await_releases(asking);
@@ -262,7 +262,7 @@ result<bool> reclamation::wait_for_oldest(pool_state& asking, wait_bound& bound,
   if (!core_.order_.paused() && !core_.order_.any_behind()) {
     // What a look completes without a mark is reached as well: the guards of a graph's pool, say.
     if (progress_.retire_unnoticed() || was_behind) return true;
-    return host_.wait_for_graphs(asking, bound, driver);
+    return captures_.wait_for_graphs(asking, bound, driver);
   }
   while (!core_.order_.paused() && core_.order_.any_behind()) {
     const auto until = bound.until(core_.order_);

@@ -5,9 +5,11 @@
 #include <string>
 
 #include "heap/cache_flusher.hpp"
+#include "heap/capture_pools.hpp"
 #include "heap/heap_callbacks.hpp"
 #include "heap/heap_core.hpp"
 #include "heap/inspector.hpp"
+#include "heap/pool_registry.hpp"
 #include "heap/reclaimer.hpp"
 #include "heap/residency.hpp"
 #include "heap/stream_progress.hpp"
@@ -19,22 +21,14 @@
 
 namespace weir { inline namespace v0 { namespace heap {
 
-/// What reclamation asks of the rest of the heap: what it knows of pools and graphs. Implemented by
-/// the central heap. Called with the heap's lock.
+/// What reclamation asks of the rest of the heap. Implemented by the central heap. Called with the
+/// heap's lock.
 class reclamation_host {
  public:
-  /// As in reclaimer.
-  [[nodiscard]] virtual result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
-                                                         driver_access& driver) = 0;
-  [[nodiscard]] virtual result<void> sweep_pools(pool_state& asking, driver_access& driver) = 0;
   /// As in residency_host.
   virtual void update_limits() noexcept = 0;
   /// As in stream_progress_host.
   virtual void free_waited(block_index index, stamp freed) noexcept = 0;
-  /// Waits once a search for all work, if graphs hold pools; whether a graph ended with it. Lets go
-  /// of the lock.
-  [[nodiscard]] virtual result<bool> wait_for_graphs(pool_state& asking, wait_bound& bound,
-                                                     driver_access& driver) = 0;
 
  protected:
   ~reclamation_host() = default;
@@ -53,13 +47,15 @@ class reclamation final : public reclaimer, public residency_host {
  public:
   /// The parts need not be constructed before the first call.
   reclamation(heap_core& core, cache_flusher& flusher, stream_progress& progress,
-              heap_callbacks& callbacks, heap::residency& residency, inspector& inspector,
-              reclamation_host& host) noexcept
+              heap_callbacks& callbacks, heap::residency& residency, pool_registry& pools,
+              capture_pools& captures, inspector& inspector, reclamation_host& host) noexcept
       : core_{core},
         flusher_{flusher},
         progress_{progress},
         callbacks_{callbacks},
         residency_{residency},
+        pools_{pools},
+        captures_{captures},
         inspector_{inspector},
         host_{host} {}
   reclamation(const reclamation&) = delete;
@@ -71,7 +67,7 @@ class reclamation final : public reclaimer, public residency_host {
                                                driver_access& driver) override;
   [[nodiscard]] result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
                                                  driver_access& driver) override {
-    return host_.capture_pool(stream, slot, driver);
+    return captures_.find_pool(stream, slot, driver);
   }
   void flush_unbinned(thread_cache& own) noexcept override;
   bool flush(thread_cache& cache) noexcept override { return flusher_.flush(cache); }
@@ -87,7 +83,7 @@ class reclamation final : public reclaimer, public residency_host {
                                                        driver_access& driver) override;
   [[nodiscard]] result<fallback_room> fit_in_fallback(const request& wanted) override;
   [[nodiscard]] result<void> sweep_pools(pool_state& asking, driver_access& driver) override {
-    return host_.sweep_pools(asking, driver);
+    return pools_.sweep(asking, driver);
   }
   [[nodiscard]] bool may_release(const pool_state& pool) const noexcept override {
     core_.mutex_.assert_held();
@@ -142,6 +138,8 @@ class reclamation final : public reclaimer, public residency_host {
   stream_progress& progress_;
   heap_callbacks& callbacks_;
   heap::residency& residency_;
+  pool_registry& pools_;
+  capture_pools& captures_;
   inspector& inspector_;
   reclamation_host& host_;
 };

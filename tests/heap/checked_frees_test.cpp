@@ -61,11 +61,10 @@ class inspecting_store final : public placement::backing_store {
   std::optional<errc> trouble;
 };
 
-class inspecting_host final : public heap::checked_frees_host,
-                              public heap::stream_progress_host,
-                              public heap::inspector_host {
+class inspecting_host final : public heap::stream_progress_host,
+                              public heap::inspector_host,
+                              public heap::pool_registry_host {
  public:
-  void sweep_pools(order::driver_access& /*driver*/) noexcept override { ++swept; }
   void free_waited(block_index index, heap::stamp /*freed*/) noexcept override {
     freed.push_back(index);
   }
@@ -75,7 +74,6 @@ class inspecting_host final : public heap::checked_frees_host,
   result<block_index> find_live(const void*) override { return errc::double_free; }
   const pool_state* suspendable_pool(tag) const noexcept override { return nullptr; }
 
-  int swept = 0;
   std::vector<block_index> freed;
 };
 
@@ -126,7 +124,8 @@ class checked_frees_test : public heap_test {
   heap::heap_backup backup{core};
   heap::suspended_peak peak{core};
   heap::inspector inside{core, host, peak, backup, 0};
-  heap::checked_frees frees{core, progress, inside, host};
+  heap::pool_registry pools{core, progress, backup, host};
+  heap::checked_frees frees{core, progress, inside, pools};
   order::driver_access driver{gpu()};
   inspecting_store* store = nullptr;
   const stream on = new_stream();
@@ -137,6 +136,7 @@ class checked_frees_test : public heap_test {
 
 TEST_F(checked_frees_test, a_block_is_inspected_once_its_streams_are_done) {
   const detail::mutex_lock lock{core.mutex_};
+  core.add_pool("over").holders = 0;
   const block_index index = live_block();
   core.pending_.record(index, other_slot);
   core.blocks_[index].recorded = true;
@@ -149,7 +149,7 @@ TEST_F(checked_frees_test, a_block_is_inspected_once_its_streams_are_done) {
   EXPECT_THAT(host.freed, ElementsAre(index));
   EXPECT_FALSE(core.blocks_[index].recorded);
   EXPECT_TRUE(core.pending_.empty());
-  EXPECT_EQ(host.swept, 0);
+  EXPECT_EQ(core.pools_.size(), 2u) << "nobody said that a pool is over";
 }
 
 TEST_F(checked_frees_test, damage_of_the_block_is_the_error_of_its_free) {
@@ -215,16 +215,17 @@ TEST_F(checked_frees_test, a_heap_that_is_closed_meanwhile_is_told_so) {
 
 TEST_F(checked_frees_test, pools_that_lost_their_last_block_are_swept) {
   const detail::mutex_lock lock{core.mutex_};
+  core.add_pool("over").holders = 0;
   core.pools_to_sweep_ = true;
   ASSERT_TRUE(free(live_block()));
-  EXPECT_EQ(host.swept, 1);
+  EXPECT_EQ(core.pools_.size(), 1u);
 }
 
 TEST_F(checked_frees_test, without_it_nobody_is_told_of_damage) {
   bare_core another{gpu(), {}};
   const detail::mutex_lock lock{another.mutex_};
   {
-    const heap::checked_frees some{another, progress, inside, host};
+    const heap::checked_frees some{another, progress, inside, pools};
     EXPECT_NE(another.placement_.damaged, nullptr);
   }
   EXPECT_EQ(another.placement_.damaged, nullptr);

@@ -1,11 +1,11 @@
-// Reclamation over a bare core with real stores, and a host that answers for pools and graphs.
+// Reclamation over a bare core with real stores, and a host that notes what becomes free.
 #include "heap/reclamation.hpp"
 
 #include <utility>
 #include <vector>
 
 #include "heap/bare_core.hpp"
-#include "heap/heap_fixture.hpp"
+#include "heap/graph_fixture.hpp"
 
 namespace weir::testing_support { namespace {
 
@@ -22,7 +22,9 @@ using ::testing::IsEmpty;
 class reclaiming_host final : public heap::cache_flusher_host,
                               public heap::stream_progress_host,
                               public heap::reclamation_host,
-                              public heap::inspector_host {
+                              public heap::inspector_host,
+                              public heap::pool_registry_host,
+                              public heap::capture_pools_host {
  public:
   void free_to_store(block_index index, heap::stamp) noexcept override { stored.push_back(index); }
   void free_waited(block_index index, heap::stamp freed) noexcept override {
@@ -30,16 +32,6 @@ class reclaiming_host final : public heap::cache_flusher_host,
     last = freed;
   }
 
-  result<pool_state*> capture_pool(const stream_ref&, stream_slot, order::driver_access&) override {
-    return errc::capture_invalid;
-  }
-  result<void> sweep_pools(pool_state&, order::driver_access&) override {
-    ++swept;
-    return {};
-  }
-  result<bool> wait_for_graphs(pool_state&, heap::wait_bound&, order::driver_access&) override {
-    return std::exchange(graph_ended, false);
-  }
   void update_limits() noexcept override { ++limits_updated; }
 
   result<heap::identified_stream> identify(const stream_ref&) override { return errc::bad_stream; }
@@ -50,13 +42,11 @@ class reclaiming_host final : public heap::cache_flusher_host,
   std::vector<block_index> stored;
   std::vector<block_index> waited;
   heap::stamp last;
-  int swept = 0;
   int limits_updated = 0;
-  bool graph_ended = false;
 };
 
 /// 1 GiB may be reserved. Two pools: the allocator's own, and another one.
-class reclamation_test : public heap_test {
+class reclamation_test : public graph_test {
  protected:
   reclamation_test() {
     heap::asymmetric_barrier::prepare();
@@ -75,7 +65,7 @@ class reclamation_test : public heap_test {
           EXPECT_TRUE(each->memory->close(driver.enter()));
         }
     }
-    heap_test::TearDown();
+    graph_test::TearDown();
   }
   [[nodiscard]] request request_for(bytes size) const {
     return {.units = static_cast<std::uint32_t>(size.count() / heap::unit),
@@ -91,6 +81,15 @@ class reclamation_test : public heap_test {
     EXPECT_TRUE(part.prepare(pool, size, driver));
     pool.memory->prepare_free(slot);
     return pool.memory->grow(request_for(size), driver.enter()).value();
+  }
+  /// A pool that nobody holds, which the next sweep ends.
+  void have_ended_pool() {
+    core.mutex_.assert_held();
+    core.add_pool("over").holders = 0;
+  }
+  [[nodiscard]] bool was_swept() {
+    core.mutex_.assert_held();
+    return core.pools_.size() == 2;
   }
   /// The pool has so much free memory, which any stream may use.
   void have_free(pool_state& pool, bytes size) {
@@ -119,7 +118,10 @@ class reclamation_test : public heap_test {
   heap::heap_backup backup{core};
   heap::suspended_peak peak{core};
   heap::inspector inside{core, host, peak, backup, 0};
-  heap::reclamation part{core, flusher, progress, callbacks, residency, inside, host};
+  heap::pool_registry pools{core, progress, backup, host};
+  heap::capture_pools captures{core, progress, host};
+  heap::reclamation part{core,  flusher,  progress, callbacks, residency,
+                         pools, captures, inside,   host};
   heap::residency residency{core, part, backup, peak};
   order::driver_access driver{gpu()};
   const stream on = new_stream();
@@ -213,10 +215,13 @@ TEST_F(reclamation_test, others_release_what_they_may) {
   EXPECT_EQ(other->reserved(), (2_MiB).count());
   EXPECT_EQ(own->reserved(), (4_MiB).count());
   EXPECT_EQ(part.release_own(*own, driver).value(), 4_MiB);
+  have_ended_pool();
   EXPECT_TRUE(part.reclaim_cached(*own, 1_MiB, driver).value());
   EXPECT_EQ(other->reserved(), 0u);
+  EXPECT_TRUE(was_swept());
+  have_ended_pool();
   EXPECT_FALSE(part.reclaim_cached(*own, 1_MiB, driver).value());
-  EXPECT_EQ(host.swept, 2);
+  EXPECT_TRUE(was_swept());
   EXPECT_FALSE(part.await_releases(*own).value());
 }
 
@@ -258,10 +263,9 @@ TEST_F(reclamation_test, pending_blocks_are_taken_behind_waits) {
 
 TEST_F(reclamation_test, the_host_waits_for_the_oldest_work_and_no_longer_than_its_bound) {
   const detail::mutex_lock lock{core.mutex_};
+  have_ended_pool();
   heap::wait_bound bound;
   EXPECT_FALSE(part.wait_for_oldest(*own, bound, driver).value()) << "nothing is bound";
-  host.graph_ended = true;
-  EXPECT_TRUE(part.wait_for_oldest(*own, bound, driver).value());
   for (int i = 0; i < heap::wait_bound::most_cuts; ++i) {
     const block_index index = add_pending(2_MiB);
     EXPECT_TRUE(part.wait_for_oldest(*own, bound, driver).value());
@@ -269,7 +273,29 @@ TEST_F(reclamation_test, the_host_waits_for_the_oldest_work_and_no_longer_than_i
     ASSERT_THAT(std::exchange(host.waited, {}), ElementsAre(index));
     own->memory->free(index, {});
   }
-  EXPECT_EQ(host.swept, 0);
+  EXPECT_FALSE(was_swept());
+}
+
+TEST_F(reclamation_test, a_capture_has_a_pool_and_the_end_of_its_graph_is_waited_for) {
+  const stream captured = new_stream();
+  begin(captured);
+  heap::wait_bound bound;
+  driver::CUgraph graph = nullptr;
+  {
+    const detail::mutex_lock lock{core.mutex_};
+    const stream_slot met = core.order_.meet(captured, captured.id());
+    EXPECT_TRUE(part.capture_pool(captured, met, driver).value()->of_capture);
+    graph = end(captured);
+    const auto waits = machine->calls(driver::call::mem_free);
+    EXPECT_FALSE(part.wait_for_oldest(*own, bound, driver).value()) << "the graph is there";
+    EXPECT_EQ(machine->calls(driver::call::mem_free), waits + 1) << "for all work";
+    EXPECT_FALSE(part.wait_for_oldest(*own, bound, driver).value());
+    EXPECT_EQ(machine->calls(driver::call::mem_free), waits + 1) << "it waited before";
+  }
+  destroy(graph);
+  machine->run_until_idle();
+  const detail::mutex_lock lock{core.mutex_};
+  EXPECT_TRUE(part.wait_for_oldest(*own, bound, driver).value());
 }
 
 TEST_F(reclamation_test, what_callbacks_freed_is_noticed) {
@@ -308,14 +334,14 @@ TEST_F(reclamation_test, completed_work_is_retired_and_pools_are_swept_where_tha
   const block_index index = add_pending(2_MiB);
   static_cast<void>(part.retire_completed(slot, *own, driver).value());
   EXPECT_THAT(host.waited, IsEmpty());
-  EXPECT_EQ(host.swept, 0);
+  have_ended_pool();
   machine->run_until_idle();
   core.pools_to_sweep_ = true;
   part.retire_pending(driver);
   EXPECT_THAT(host.waited, ElementsAre(index));
-  EXPECT_EQ(host.swept, 0);
+  EXPECT_FALSE(was_swept());
   static_cast<void>(part.retire_completed(slot, *own, driver).value());
-  EXPECT_EQ(host.swept, 1);
+  EXPECT_TRUE(was_swept());
   own->memory->free(index, {});
 }
 
