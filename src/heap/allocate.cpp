@@ -152,9 +152,8 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
 }
 
 /// From the store to the user.
-void central_heap::hand_out(block_index index, bytes size, account_number account, pool_state& from,
-                            stream_id stream, thread_cache* cache) noexcept {
-  block& block = blocks_[index];
+void central_heap::enter_block(block& block, block_index index, bytes size, account_number account,
+                               pool_state& from) noexcept {
   become_live(block, account, size.count(), block.size());
   block.recorded = false;
   block.out.next = no_block;
@@ -164,6 +163,12 @@ void central_heap::hand_out(block_index index, bytes size, account_number accoun
   if (thread_cache* const own = own_cache()) flusher_.fold(*own);
   accounts_.allocated(account, size.count(), block.size());
   ++from.blocks;
+}
+
+void central_heap::hand_out(block_index index, bytes size, account_number account, pool_state& from,
+                            stream_id stream, thread_cache* cache) noexcept {
+  block& block = blocks_[index];
+  enter_block(block, index, size, account, from);
   if (cache != nullptr && !is_private(account)) {
     cache->most_units.store(caches_.bound_at(placement_.reserved), std::memory_order_relaxed);
     // So that the free finds its place; without host memory it goes to the store instead.

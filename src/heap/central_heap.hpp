@@ -263,8 +263,10 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                                               std::optional<capture_status> capturing)
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<pool_state*> route(const pool* from) WEIR_REQUIRES(mutex_);
-  /// A block of a store becomes live: it enters the table and the accounts. `cache` is its home,
-  /// if it may have one.
+  /// A block of a store becomes live: it enters the table and the accounts.
+  void enter_block(block& block, block_index index, bytes size, account_number account,
+                   pool_state& from) noexcept WEIR_REQUIRES(mutex_);
+  /// The same, and is told to observers. `cache` is its home, if it may have one.
   void hand_out(block_index index, bytes size, account_number account, pool_state& from,
                 stream_id stream, thread_cache* cache) noexcept WEIR_REQUIRES(mutex_);
   /// From now on the cache counts what happens to the account, if the host has memory for that.

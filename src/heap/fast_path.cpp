@@ -70,9 +70,14 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
   if (index == no_block) return nullptr;
   trail_.last = rung::free_range;
   order_.add_request(bins->slot);
-  hand_out(index, size, account, from, stream, &cache);
+  // As hand_out() does where the cache is known to have the stream's bins and to count the account.
+  block& block = blocks_[index];
+  enter_block(block, index, size, account, from);
+  cache.most_units.store(caches_.bound_at(placement_.reserved), std::memory_order_relaxed);
+  if (units <= most_binned_units) block.out.home = cache.home();
+  emit(memory_event_kind::allocate, block, stream, account);
   progress_.share_if_due();
-  return reinterpret_cast<void*>(blocks_[index].address);
+  return reinterpret_cast<void*>(block.address);
 }
 
 bool central_heap::free_without_driver(void* pointer, const stream_ref* stream,
