@@ -1,57 +1,9 @@
 // The central heap: what every thread of an allocator shares, and what its one lock guards.
 //
-// The way of a request and of a free, from the inline hit to the driver call. Left of the bar: the
-// lock that is held. "own cache" is no lock: between enter() and leave() the calling thread alone
-// uses its cache, and whoever wants to look into it stops its owner first.
-//
-//   caching_allocator::allocate                                             caching_allocator.cpp
-//   own cache |  fast_allocate          same stream as last time, by size   fast_path.hpp
-//             |  allocate_without_driver                                    fast_path.cpp
-//   own cache |    cached_allocate      any stream of the thread, large     fast_path.cpp
-//   mutex_    |    locked_fit           free memory as it lies              fast_path.cpp
-//             |  slow_allocate          pools, captures, limits             allocate.cpp
-//   mutex_    |    allocate_locked                                          allocate.cpp
-//   mutex_    |      room_search::find_room    rung by rung                 room_search.cpp
-//   mutex_    |        backing_store::fit, rearrange, grow, release         placement/arena*.cpp
-//   mutex_    |          vmm::create, map, unmap: the driver                device/virtual_memory*
-//   mutex_    |        reclamation: flush, retire, release, wait            reclamation.cpp
-//   mutex_    |        residency: await_residence                           residency.cpp
-//   mutex_    |        eviction: evict                                      eviction.cpp
-//   none      |        the user's out-of-memory callbacks                   heap_callbacks.cpp
-//   mutex_    |      hand_out           table, accounts, event              allocate.cpp
-//
-//   caching_allocator::deallocate                                           caching_allocator.cpp
-//   own cache |  fast_free              same stream as last time, by size   fast_path.hpp
-//             |  free_without_driver                                        fast_path.cpp
-//   own cache |    cached_free          any stream of the thread, large     fast_path.cpp
-//   atomics   |      free_to_owner      into the cache it came from, some   fast_path.cpp
-//             |                         at a time
-//   mutex_    |    locked_free          the cache is full: cache_flusher    fast_path.cpp
-//             |  slow_free              recorded streams, private pools     free.cpp
-//   mutex_    |    free_locked                                              free.cpp
-//   mutex_    |      free_recorded      waits for the recorded streams      free.cpp
-//   mutex_    |      checked_frees      waits, and inspects (heap_debug)    checked_frees.cpp
-//   mutex_    |      free_to_store      stamped with the open epoch         free.cpp
-//   mutex_    |        backing_store::free                                  placement/arena.cpp
-//
-// Parts that share the state of the heap (heap_core), each with a header and a source of its name:
-//   cache_flusher       thread caches to the stores, and what they counted to the accounts
-//   stream_progress     retiring what streams have completed; asking them and waiting for them
-//   reclamation         the acts that make memory free, for room_search and residency
-//   checked_frees       frees under heap_debug
-//   residency           suspending pools and bringing them back
-//   eviction            which pool makes room for another
-//   heap_backup         host memory for the contents of suspended pools
-//   suspended_peak      the peak of reserved and suspended memory together
-//   pool_registry       creating, sharing and ending private pools
-//   capture_pools       pools of captures, and the graphs that keep them
-//   trimming            releasing free memory because somebody asks for it
-//   peer_access         other devices that reach the memory
-//   inspector           figures, snapshots, reports, error texts
-//   heap_limits         limits, and shares of the card's budget
-//   heap_callbacks      user callbacks that may free memory
-//   observer_registry   adding and removing observers
-// Other components see the heap through heap_view. The words are explained in vocabulary.hpp.
+// docs/allocator.md draws the way of a request and of a free through the files, with the lock that
+// is held at each step, and says what each file holds. The parts of the heap share its state
+// (heap_core); each has a header and a source of its name. Other components see the heap through
+// heap_view. The words are explained in vocabulary.hpp.
 #pragma once
 
 #include <cstdint>

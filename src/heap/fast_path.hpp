@@ -2,7 +2,7 @@
 //
 // No lock, no shared write, no driver call, no call at all: these are leaves, so that what they
 // need stays in registers. Whatever is out of the ordinary is left to the slower paths; the call
-// tree stands in central_heap.hpp.
+// tree stands in docs/allocator.md.
 #pragma once
 
 #include "heap/central_heap.hpp"
