@@ -21,10 +21,6 @@ namespace {
 constexpr std::uint64_t smallest_step = 512;
 constexpr std::uint64_t sizes_per_power = 8;
 
-[[nodiscard]] std::uint64_t address_of(const void* pointer) noexcept {
-  return reinterpret_cast<std::uintptr_t>(pointer);
-}
-
 error wrong_size(bytes requested, bytes expected) noexcept {
   error reason{.code = errc::invalid_argument, .requested = expected};
   try {
@@ -96,23 +92,16 @@ result<foreign_use> block_cache::meet_foreign(const stream_ref& stream) {
   return use;
 }
 
-void block_cache::add_use(block& live, const foreign_use& use) {
-  const auto is_it = [&](const foreign_use& each) {
-    return !each.has_ended() && each.is_of(use.stream());
-  };
-  if (std::none_of(live.foreign.begin(), live.foreign.end(), is_it)) live.foreign.push_back(use);
-}
-
 void block_cache::end_foreign(const stream_ref& stream) noexcept {
   std::shared_ptr<const event> behind;
   bool any = false;
-  for (auto& [key, each] : blocks_) {
+  blocks_.for_each([&](block& each) {
     for (foreign_use& use : each.foreign) {
       if (!use.is_of(stream)) continue;
       if (!std::exchange(any, true)) behind = event_behind(stream);
       use.end(behind);
     }
-  }
+  });
 }
 
 result<std::optional<weir::stream>> block_cache::make_stand_in() {
@@ -224,11 +213,8 @@ block* block_cache::take_cached(const block_request& request) noexcept {
 
 result<block*> block_cache::allocate_fresh(const block_request& request, driver_access& driver) {
   // The record comes first: memory must not be lost because there is no host memory for one.
-  const std::uint64_t key = next_key();
-  block& fresh = blocks_.try_emplace(key).first->second;
-  fresh.key = key;
+  block& fresh = blocks_.add();
   fresh.size = request.rounded;
-  fresh.state = block_state::releasing;
   result<std::uint64_t> base = errc::internal;
   {
     const mutex_unlock unlocked{mutex_};
@@ -238,25 +224,18 @@ result<block*> block_cache::allocate_fresh(const block_request& request, driver_
     });
   }
   if (!base) {
-    blocks_.erase(key);
+    blocks_.erase(fresh);
     return std::move(base).error();
   }
-  if (blocks_.contains(*base)) {
-    blocks_.erase(key);
+  if (blocks_.has(*base)) {
+    blocks_.erase(fresh);
     return error{.code = errc::internal,
                  .requested = request.size,
                  .detail = "the source handed out memory that the pool has not freed"};
   }
-  set_key(fresh, *base);
-  fresh.base = fresh.address = *base;
+  fresh.base = *base;
+  blocks_.place(fresh, *base);
   return &fresh;
-}
-
-void block_cache::set_key(block& moved, std::uint64_t key) noexcept {
-  // As many as before: the table does not grow.
-  auto node = blocks_.extract(moved.key);
-  node.key() = moved.key = key;
-  blocks_.insert(std::move(node));
 }
 
 void* block_cache::hand_out_fresh(block& fresh, block_request& request) noexcept {
@@ -274,7 +253,7 @@ void* block_cache::hand_out_cached(block& chosen, block_request& request) noexce
 void* block_cache::hand_out(block& chosen, block_request& request) noexcept {
   const std::uint64_t mask = request.alignment.count() - 1;
   const std::uint64_t address = (chosen.base + mask) & ~mask;
-  if (address != chosen.address) set_key(chosen, chosen.address = address);
+  if (address != chosen.address) blocks_.place(chosen, address);
   chosen.state = block_state::live;
   chosen.tag = current_tag();
   chosen.stream = request.slot;
@@ -290,32 +269,6 @@ void* block_cache::hand_out(block& chosen, block_request& request) noexcept {
 
 // --- Frees ---------------------------------------------------------------------------------------
 
-result<block*> block_cache::find_live(const void* pointer) {
-  const auto entry = blocks_.find(address_of(pointer));
-  if (entry == blocks_.end()) return why_not_live(address_of(pointer));
-  if (entry->second.state != block_state::live) return observe::double_free(accused(entry->second));
-  return &entry->second;
-}
-
-error block_cache::why_not_live(std::uint64_t address) const {
-  for (const auto& [start, each] : blocks_) {
-    if (each.state == block_state::releasing) continue;
-    if (address < each.base || address - each.base >= each.size) continue;
-    return each.state == block_state::live ? observe::foreign_pointer(address, accused(each))
-                                           : observe::double_free(address, accused(each));
-  }
-  return observe::foreign_pointer(address, "pool");
-}
-
-observe::accused_block block_cache::accused(const block& told) const {
-  const bool is_live = told.state == block_state::live;
-  return {.address = told.address,
-          .size = bytes{told.requested},
-          .tag = told.tag,
-          .stream = order_.id(is_live ? told.stream : told.freed_on),
-          .life = {}};
-}
-
 result<void> block_cache::deallocate(void* pointer, bytes expected, const stream_ref* stream) {
   if (home_->forked()) return detail::fork_error();
   if (pointer == nullptr) return {};
@@ -326,16 +279,16 @@ result<void> block_cache::deallocate(void* pointer, bytes expected, const stream
   }
   driver_access driver{device_};
   const mutex_lock lock{mutex_};
-  WEIR_TRY_VALUE(live, find_live(pointer));
+  WEIR_TRY_VALUE(live, blocks_.find_live(pointer));
   stream_slot slot = live->stream;
   if (foreign) {
-    add_use(*live, *foreign);
+    live->add_use(*foreign);
   } else if (stream != nullptr) {
     WEIR_TRY_VALUE(named, slot_of(*stream, driver));
     slot = named;
   }
   cached_.prepare(live->size, slot);
-  const std::chrono::nanoseconds now = clock_time();
+  const std::chrono::nanoseconds now = limits_.now();
   const bytes requested{live->requested};
   put_in_cache(*live, slot, now);
   const std::uint64_t number = live->order;
@@ -381,13 +334,13 @@ result<void> block_cache::record_stream(void* pointer, const stream_ref& stream)
   if (stream.device() != device_) {
     WEIR_TRY_VALUE(use, meet_foreign(stream));
     const mutex_lock lock{mutex_};
-    WEIR_TRY_VALUE(live, find_live(pointer));
-    add_use(*live, use);
+    WEIR_TRY_VALUE(live, blocks_.find_live(pointer));
+    live->add_use(use);
     return {};
   }
   driver_access driver{device_};
   const mutex_lock lock{mutex_};
-  WEIR_TRY_VALUE(live, find_live(pointer));
+  WEIR_TRY_VALUE(live, blocks_.find_live(pointer));
   WEIR_TRY_VALUE(slot, slot_of(stream, driver));
   const auto is_recorded = [slot = slot](const stamp& each) { return each.stream == slot; };
   if (std::none_of(live->others.begin(), live->others.end(), is_recorded))

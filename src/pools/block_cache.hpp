@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "base/any_size.hpp"
@@ -14,11 +13,11 @@
 #include "base/mutex.hpp"
 #include "base/releases_under_way.hpp"
 #include "device/state.hpp"
-#include "observe/misuse.hpp"
 #include "order/driver_access.hpp"
 #include "order/stream_order.hpp"
 #include "order/stream_waiter.hpp"
 #include "pools/block_source.hpp"
+#include "pools/block_table.hpp"
 #include "pools/memory_home.hpp"
 #include "pools/size_bins.hpp"
 #include "pools/stream_ends.hpp"
@@ -37,6 +36,11 @@ struct cache_limits {
   std::chrono::nanoseconds max_idle_time = std::chrono::nanoseconds::max();
   /// Asked only where max_idle_time is a limit.
   std::function<std::chrono::nanoseconds()> clock;
+
+  /// The time, where idle time is bounded.
+  [[nodiscard]] std::chrono::nanoseconds now() const {
+    return clock ? clock() : std::chrono::nanoseconds{};
+  }
 };
 
 /// The size of the block that serves `size` bytes. size_overflow: there is none.
@@ -89,10 +93,6 @@ class block_cache final : public memory_home,
   result<void> close();
 
  private:
-  /// By the user's address; blocks that have none by an odd number. The driver may hand the address
-  /// of a block that is being released to another thread before this one hears of it.
-  using block_table = std::unordered_map<std::uint64_t, block>;
-
   struct block_request {
     bytes size;
     bytes alignment;
@@ -105,7 +105,6 @@ class block_cache final : public memory_home,
   void stream_closing(const stream_ref& stream) noexcept override;
   /// A use by a stream of another device, whose end the pool is told of from now on.
   [[nodiscard]] result<foreign_use> meet_foreign(const stream_ref& stream) WEIR_EXCLUDES(mutex_);
-  static void add_use(block& live, const foreign_use& use);
   void end_foreign(const stream_ref& stream) noexcept WEIR_REQUIRES(mutex_);
   /// A stream for stand_in_slot(), if there is none yet. Its end takes the lock.
   [[nodiscard]] result<std::optional<weir::stream>> make_stand_in() WEIR_EXCLUDES(mutex_);
@@ -115,9 +114,6 @@ class block_cache final : public memory_home,
   [[nodiscard]] static result<block_request> make_request(bytes size, bytes alignment);
   [[nodiscard]] result<stream_slot> slot_of(const stream_ref& stream, driver_access& driver)
       WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<block*> find_live(const void* pointer) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] error why_not_live(std::uint64_t address) const WEIR_REQUIRES(mutex_);
-  [[nodiscard]] observe::accused_block accused(const block& told) const WEIR_REQUIRES(mutex_);
   [[nodiscard]] block* take_cached(const block_request& request) noexcept WEIR_REQUIRES(mutex_);
   void* hand_out(block& chosen, block_request& request) noexcept WEIR_REQUIRES(mutex_);
   void* hand_out_cached(block& chosen, block_request& request) noexcept WEIR_REQUIRES(mutex_);
@@ -127,13 +123,6 @@ class block_cache final : public memory_home,
   void* hand_out_fresh(block& fresh, block_request& request) noexcept WEIR_REQUIRES(mutex_);
   void put_in_cache(block& freed, stream_slot slot, std::chrono::nanoseconds now) noexcept
       WEIR_REQUIRES(mutex_);
-  /// Moves the block to another place in the table. Needs no host memory.
-  void set_key(block& moved, std::uint64_t key) noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] std::uint64_t next_key() noexcept WEIR_REQUIRES(mutex_) { return last_key_ += 2; }
-  /// The time, where idle time is bounded.
-  [[nodiscard]] std::chrono::nanoseconds clock_time() const WEIR_REQUIRES(mutex_) {
-    return limits_.clock ? limits_.clock() : std::chrono::nanoseconds{};
-  }
 
   // block_order.cpp
   /// Runs `work` without the lock, for waits. Returns whether requests can still be served: another
@@ -184,8 +173,6 @@ class block_cache final : public memory_home,
   /// Releases the block of that free, after waiting for the streams that may use it and for no
   /// others. Of other blocks, what is quiescent goes with it.
   result<bytes> release_freed(std::uint64_t number, driver_access& driver) WEIR_REQUIRES(mutex_);
-  /// The block of that free, if it is cached and streams may use it. Walks over all blocks.
-  [[nodiscard]] block* find_stream_bound(std::uint64_t number) noexcept WEIR_REQUIRES(mutex_);
   /// Waits for those that may use the block. False: one of them has no mark.
   [[nodiscard]] result<bool> wait_for_users(const block& bound, driver_access& driver)
       WEIR_REQUIRES(mutex_);
@@ -223,7 +210,7 @@ class block_cache final : public memory_home,
   order::stream_order order_ WEIR_GUARDED_BY(mutex_);
   order::stream_waiter waiter_ WEIR_GUARDED_BY(mutex_){mutex_, order_, *this};
   std::optional<weir::stream> stand_in_ WEIR_GUARDED_BY(mutex_);  // see stand_in_slot()
-  block_table blocks_ WEIR_GUARDED_BY(mutex_);
+  block_table blocks_ WEIR_GUARDED_BY(mutex_){order_};
   size_bins cached_ WEIR_GUARDED_BY(mutex_);
   block_list pending_ WEIR_GUARDED_BY(mutex_);
   /// Cached blocks that no bin could be made for: the host had no memory. retire() tries again.
@@ -233,7 +220,6 @@ class block_cache final : public memory_home,
   std::uint64_t waits_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t events_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t next_order_ WEIR_GUARDED_BY(mutex_) = 0;
-  std::uint64_t last_key_ WEIR_GUARDED_BY(mutex_) = 1;
 };
 
 }}}  // namespace weir::v0::pools

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/finished_work.hpp"
+#include "observe/misuse.hpp"
 #include "pools/all_devices.hpp"
 #include "pools/block_cache.hpp"
 #include "pools/guarded.hpp"
@@ -77,10 +78,7 @@ error block_cache::leak() const noexcept {
                          std::move(live));
   };
   try {
-    std::vector<observe::accused_block> live;
-    for (const auto& [key, each] : blocks_)
-      if (each.state == block_state::live) live.push_back(accused(each));
-    return told(std::move(live));
+    return told(blocks_.live_blocks());
   } catch (const std::bad_alloc&) {
     return error{.code = errc::still_live, .requested = stats_.allocated.current};
   }
@@ -105,17 +103,16 @@ result<void> block_cache::wait_for_all_users(driver_access& driver) {
 bytes block_cache::release_idle_blocks(bool all_are_idle, driver_access& driver,
                                        result<void>& outcome) noexcept {
   bytes kept{};
-  for (const auto& [key, each] : blocks_) {
+  blocks_.for_each([&](const block& each) {
     const bytes size{each.size};
     const bool is_idle = each.state == block_state::cached && each.is_quiescent();
     if (!all_are_idle && !is_idle) {
       kept += size;
-      continue;
+      return;
     }
-    auto released =
-        contained([&, base = each.base] { return source_.release(driver.enter(), base, size); });
+    auto released = contained([&] { return source_.release(driver.enter(), each.base, size); });
     if (!released && outcome) outcome = std::move(released);
-  }
+  });
   return kept;
 }
 

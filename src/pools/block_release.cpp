@@ -27,12 +27,12 @@ bool block_cache::is_idle_too_long(const block* cached, std::chrono::nanoseconds
 bool block_cache::is_within(bytes max_cached) const {
   if (stats_.cached > max_cached) return false;
   if (!limits_.clock) return true;
-  const std::chrono::nanoseconds now = clock_time();
+  const std::chrono::nanoseconds now = limits_.now();
   return !is_idle_too_long(cached_.first_freed(), now) && !is_idle_too_long(pending_.front, now);
 }
 
 block_list block_cache::take_victims(bytes max_cached) {
-  const std::chrono::nanoseconds now = clock_time();
+  const std::chrono::nanoseconds now = limits_.now();
   block_list victims;
   while (stats_.cached > max_cached || is_idle_too_long(cached_.oldest(), now)) {
     block* const victim = cached_.take_oldest();
@@ -45,7 +45,7 @@ block_list block_cache::take_victims(bytes max_cached) {
 void block_cache::take_victim(block& victim, block_list& victims) noexcept {
   stats_.cached -= bytes{victim.size};
   victim.state = block_state::releasing;
-  set_key(victim, next_key());
+  blocks_.hide(victim);
   victims.push_back(victim);
 }
 
@@ -62,7 +62,7 @@ result<bytes> block_cache::release(block_list victims, driver_access& driver) {
   while (block* const each = gone.front) {
     gone.remove(*each);
     released += bytes{each->size};
-    blocks_.erase(each->key);
+    blocks_.erase(*each);
   }
   stats_.reserved.set(stats_.reserved.current - released);
   cache_again(victims);
@@ -91,7 +91,7 @@ result<void> block_cache::release_unlocked(block_list& victims, block_list& gone
 void block_cache::cache_again(block_list& refused) noexcept {
   while (block* const each = refused.back) {  // so that the oldest is the first again
     refused.remove(*each);
-    set_key(*each, each->address);
+    blocks_.place(*each, each->address);
     each->state = block_state::cached;
     stats_.cached += bytes{each->size};
     try {
@@ -115,13 +115,13 @@ result<bytes> block_cache::release_down_to(bytes max_cached, driver_access& driv
 result<bytes> block_cache::release_freed(std::uint64_t number, driver_access& driver) {
   WEIR_TRY(update_progress(order::no_stream, driver));
   block_list victims;
-  if (const block* const bound = find_stream_bound(number)) {
+  if (const block* const bound = blocks_.find_stream_bound(number)) {
     WEIR_TRY(driver.entered());
     WEIR_TRY_VALUE(is_idle, wait_for_users(*bound, driver));
     if (!is_idle) WEIR_TRY(wait_for_streams(driver));
     // Another thread may have released it meanwhile. Streams that were met since the free hold it
     // up in the order, but cannot use it.
-    block* const idle = is_idle ? find_stream_bound(number) : nullptr;
+    block* const idle = is_idle ? blocks_.find_stream_bound(number) : nullptr;
     if (idle != nullptr) {
       if (idle->state == block_state::pending) {
         pending_.remove(*idle);
@@ -141,15 +141,6 @@ result<bytes> block_cache::release_freed(std::uint64_t number, driver_access& dr
     victims.push_back(*each);
   }
   return release(victims, driver);
-}
-
-block* block_cache::find_stream_bound(std::uint64_t number) noexcept {
-  for (auto& [key, each] : blocks_) {
-    const bool is_bound = each.state == block_state::pending ||
-                          (each.state == block_state::cached && !each.is_quiescent());
-    if (is_bound && each.order == number) return &each;
-  }
-  return nullptr;
 }
 
 result<bool> block_cache::wait_for_users(const block& bound, driver_access& driver) {

@@ -1,9 +1,18 @@
 // Bins of cached blocks: the first in each has waited longest.
 #include "pools/size_bins.hpp"
 
+#include <algorithm>
+
 namespace weir { inline namespace v0 { namespace pools {
 
 using order::no_stream;
+
+void block::add_use(const foreign_use& use) {
+  const auto is_it = [&](const foreign_use& each) {
+    return !each.has_ended() && each.is_of(use.stream());
+  };
+  if (std::none_of(foreign.begin(), foreign.end(), is_it)) foreign.push_back(use);
+}
 
 void block_list::push_back(block& added) noexcept {
   added.before = back;

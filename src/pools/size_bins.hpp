@@ -26,7 +26,7 @@ enum class block_state : std::uint8_t {
 
 /// A piece of memory that came from the driver in one go. Owned by a block_cache, under its lock.
 struct block {
-  std::uint64_t key = 0;      // in the table: `address`, or a number that no address has
+  std::uint64_t key = 0;      // in the block_table: `address`, or a number that no address has
   std::uint64_t base = 0;     // what the driver returned
   std::uint64_t address = 0;  // what the user has or had: base, aligned
   std::uint64_t size = 0;
@@ -43,6 +43,8 @@ struct block {
   block* before = nullptr;  // in its bin, among the pending, or among those that are released
   block* after = nullptr;
 
+  /// A stream of another device uses it, too.
+  void add_use(const foreign_use& use);
   /// Whether any stream may use it, and the driver may have it.
   [[nodiscard]] bool is_quiescent() const noexcept { return freed.stream == order::no_stream; }
 };
