@@ -25,17 +25,39 @@ std::uint64_t unit_named(std::string_view name) noexcept {
   return 0;
 }
 
-/// Takes ".25" off the front; negative if no digit follows the point.
-double take_decimals(std::string_view& text) noexcept {
-  double value = 0;
-  double place = 0.1;
+/// A part of a unit.
+struct fraction {
+  std::uint64_t numerator = 0;
+  std::uint64_t denominator = 1;
+};
+
+/// Takes ".25" off the front; nothing if no digit follows the point. Digits behind the eighteenth
+/// are less than a byte of any unit.
+std::optional<fraction> take_decimals(std::string_view& text) noexcept {
+  constexpr std::uint64_t largest = 1'000'000'000'000'000'000;
+  fraction decimals;
   std::size_t length = 1;
   for (; length < text.size() && text[length] >= '0' && text[length] <= '9'; ++length) {
-    value += place * (text[length] - '0');
-    place /= 10;
+    if (decimals.denominator == largest) continue;
+    decimals.numerator = decimals.numerator * 10 + static_cast<std::uint64_t>(text[length] - '0');
+    decimals.denominator *= 10;
   }
   text.remove_prefix(length);
-  return length == 1 ? -1 : value;
+  if (length == 1) return std::nullopt;
+  return decimals;
+}
+
+/// The nearest integer, exactly. The product may need more than 64 bits, so it is divided bit by
+/// bit while it is made.
+std::uint64_t multiply(std::uint64_t unit, const fraction& part) noexcept {
+  std::uint64_t quotient = 0;
+  std::uint64_t rest = 0;
+  for (int bit = 63; bit >= 0; --bit) {
+    rest = rest * 2 + ((unit >> bit) & 1) * part.numerator;
+    quotient = quotient * 2 + rest / part.denominator;
+    rest %= part.denominator;
+  }
+  return quotient + (rest >= part.denominator - rest ? 1 : 0);
 }
 
 }  // namespace
@@ -78,15 +100,13 @@ std::optional<bytes> parse_bytes(std::string_view text) noexcept {
   if (suffix.empty()) return bytes{whole};
 
   const bool has_decimals = suffix.front() == '.';
-  const double decimals = has_decimals ? take_decimals(suffix) : 0;
+  const auto decimals = has_decimals ? take_decimals(suffix) : fraction{};
   if (suffix.size() > 1 && suffix.front() == ' ') suffix.remove_prefix(1);
   const std::uint64_t unit = unit_named(suffix);
-  if (unit == 0 || decimals < 0 || (has_decimals && unit == 1)) return std::nullopt;
+  if (unit == 0 || !decimals || (has_decimals && unit == 1)) return std::nullopt;
   const auto size = checked_multiply(bytes{whole}, unit);
   if (!size) return std::nullopt;
-  // Below one unit, so it fits; a double holds it to the byte up to 8 PB.
-  return checked_add(
-      *size, bytes{static_cast<std::uint64_t>(std::llround(decimals * static_cast<double>(unit)))});
+  return checked_add(*size, bytes{multiply(unit, *decimals)});
 }
 
 }}  // namespace weir::v0

@@ -80,6 +80,18 @@ TEST(bytes, text_is_read_in_decimal_units_and_with_decimals) {
   EXPECT_EQ(parse_bytes("1.9kB"), bytes{1'900});
   EXPECT_EQ(parse_bytes("7.001 GB"), bytes{7'001'000'000});
   EXPECT_EQ(parse_bytes("1.0006kB"), bytes{1'001});
+  EXPECT_EQ(parse_bytes("1.0005kB"), bytes{1'001});
+  EXPECT_EQ(parse_bytes("1.0004kB"), bytes{1'000});
+}
+
+TEST(bytes, decimals_are_read_to_the_byte_in_every_unit) {
+  EXPECT_EQ(parse_bytes("0.999999EB"), bytes{999'999'000'000'000'000});
+  EXPECT_EQ(parse_bytes("17.123456789012345678EB"), bytes{17'123'456'789'012'345'678U});
+  EXPECT_EQ(parse_bytes("0.999999999999999999EB"), bytes{999'999'999'999'999'999});
+  EXPECT_EQ(parse_bytes("0.99999999999999999999EB"), bytes{999'999'999'999'999'999});
+  EXPECT_EQ(parse_bytes("0.5EiB"), bytes{std::uint64_t{1} << 59});
+  EXPECT_EQ(parse_bytes("0.1EiB"), bytes{115'292'150'460'684'698});
+  EXPECT_EQ(parse_bytes("0.33333333333333333333PiB"), bytes{375'299'968'947'541});
 }
 
 TEST(bytes, text_that_is_no_size_is_refused) {
