@@ -60,7 +60,7 @@ class player {
   outcome play() {
     replay::outcome outcome;
     outcome.policy = settings_.policy;
-    outcome.streams = script_.streams;
+    outcome.streams = script_.recorded_streams;
     outcome.allocations = script_.allocations;
     outcome.requested_peak = script_.requested_peak;
     outcome.steady_time = script_.steady_time;

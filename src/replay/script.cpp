@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "formats/two_step_frees.hpp"
@@ -53,6 +54,7 @@ class script_writer {
     }
     script_.steady_time = std::chrono::nanoseconds{last_time - first_steady};
     script_.streams = streams_.size();
+    script_.recorded_streams = recorded_streams_.size();
     return std::move(script_);
   }
 
@@ -66,6 +68,7 @@ class script_writer {
       return;
     }
     if (entry == live_.end()) return;
+    if (event.kind != trace_kind::reusable) recorded_streams_.insert(event.stream);
     if (event.kind == trace_kind::reusable) {
       free(event, entry->second.stream, entry);
     } else if (entry->second.frees_in_two_steps) {
@@ -82,6 +85,7 @@ class script_writer {
                                 event.size, frees_in_two_steps};
     live_.emplace(event.address, allocated);
     put(event, action::allocate, event.stream, allocated);
+    recorded_streams_.insert(event.stream);
     ++script_.allocations;
     requested_ += event.size;
     script_.requested_peak = std::max(script_.requested_peak, requested_);
@@ -139,6 +143,7 @@ class script_writer {
   // By pool: its release steps since the last request, while it has reserved memory.
   std::unordered_map<std::uint16_t, std::vector<std::size_t>> ending_;
   std::unordered_map<std::uint32_t, std::uint32_t> streams_;  // the recording's number to ours
+  std::unordered_set<std::uint32_t> recorded_streams_;
 };
 
 }  // namespace

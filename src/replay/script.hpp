@@ -40,7 +40,8 @@ static_assert(sizeof(step) == 32);
 struct script {
   std::vector<step> steps;
   std::size_t blocks = 0;
-  std::size_t streams = 0;
+  std::size_t streams = 0;           ///< of the steps
+  std::size_t recorded_streams = 0;  ///< of the program: some may have no step
   std::size_t threads = 0;
   std::size_t pools = 0;  ///< the allocator's own among them
   std::uint64_t allocations = 0;

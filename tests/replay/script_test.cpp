@@ -49,6 +49,15 @@ TEST(script, blocks_are_freed_when_they_were_reusable_where_the_recording_knows)
   EXPECT_EQ(1u, played.pools);
 }
 
+TEST(script, streams_without_a_step_are_streams_of_the_program) {
+  const script played = make_script(recording_of(
+      {allocate(1, 100, 64, 0), event_at(2, trace_kind::record_stream, 100, 1),
+       event_at(3, trace_kind::deallocate, 100, 2), event_at(4, trace_kind::reusable, 100, 3)}));
+  EXPECT_EQ((lines{"1 allocate 0 of 64 on 0", "4 free 0 of 64 on 0"}), texts(played));
+  EXPECT_EQ(1u, played.streams);
+  EXPECT_EQ(3u, played.recorded_streams) << "a block becomes free on none";
+}
+
 TEST(script, elsewhere_blocks_are_freed_where_the_program_did_and_streams_are_recorded) {
   const script played = make_script(
       recording_of({allocate(1, 100, 64, 0), event_at(3, trace_kind::record_stream, 100, 1),
