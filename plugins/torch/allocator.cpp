@@ -327,6 +327,10 @@ void weir_allocator::free_block(void* pointer) noexcept {
 void weir_allocator::slow_free(device_state& state, void* pointer) noexcept {
   context stack;
   try {
+    if (is_free_deferred(state, pointer)) {
+      weir::report_error({.code = weir::errc::double_free});
+      return;
+    }
     if (prepare_free(state, pointer, stack)) return;
   } catch (...) {
     // A tool could not be notified; the memory is freed all the same.
@@ -349,10 +353,16 @@ void weir_allocator::raw_delete(void* pointer) {
 }
 
 weir::result<void> weir_allocator::slow_delete(device_state& state, void* pointer) {
+  if (is_free_deferred(state, pointer)) return weir::errc::double_free;
   context stack;
   if (prepare_free(state, pointer, stack)) return {};
   const event_stack cause{stack};
   return state.memory.try_deallocate(pointer);
+}
+
+/// To weir such a block is live.
+bool weir_allocator::is_free_deferred(const device_state& state, void* pointer) {
+  return state.pools.is_active() && state.pools.is_free_deferred(pointer);
 }
 
 bool weir_allocator::prepare_free(device_state& state, void* pointer, context& stack) {

@@ -229,6 +229,8 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   void slow_free(device_state& state, void* pointer) noexcept;
   weir::result<void> slow_delete(device_state& state, void* pointer);
   [[nodiscard]] bool is_free_slow() const;
+  /// Whether the block was freed and waits for the end of a capture.
+  [[nodiscard]] static bool is_free_deferred(const device_state& state, void* pointer);
   /// True: the free is deferred, and not the caller's to make any more. `stack` is what the free's
   /// own events get.
   bool prepare_free(device_state& state, void* pointer, context& stack);

@@ -11,7 +11,8 @@
 
 namespace weir_torch {
 
-/// By weir's id, also of pools that torch has released and that live on with their blocks. A
+/// By weir's id, also of pools that torch has released and that live on with their blocks or until
+/// streams come to rest; those that are to be emptied when torch says so are found by torch's id. A
 /// program may make pools without end, so those that have ended are forgotten now and then: when
 /// is_due(), the owner asks the allocator which pools there are.
 ///
@@ -29,6 +30,18 @@ class pool_names {
   }
   [[nodiscard]] std::size_t size() const noexcept { return ids_.size(); }
 
+  /// Torch uses the pool no more, and it is to be emptied later.
+  void add_released(weir::pool_id pool, const TorchId& id) { released_.emplace(id, pool); }
+  /// Those of this id that were added since the last call.
+  [[nodiscard]] std::vector<weir::pool_id> take_released(const TorchId& id) {
+    std::vector<weir::pool_id> pools;
+    const auto [first, last] = released_.equal_range(id);
+    for (auto pool = first; pool != last; ++pool) pools.push_back(pool->second);
+    released_.erase(first, last);
+    return pools;
+  }
+  [[nodiscard]] std::size_t released() const noexcept { return released_.size(); }
+
   /// Whether there are twice as many as forget_ended() left.
   [[nodiscard]] bool is_due() const noexcept { return ids_.size() >= next_check_; }
   [[nodiscard]] std::vector<weir::pool_id> all() const {
@@ -39,13 +52,17 @@ class pool_names {
   /// Forgets those of `known` that are not `alive`. Pools that were added since are kept.
   void forget_ended(const std::vector<weir::pool_id>& known,
                     const std::unordered_set<weir::pool_id>& alive) {
+    std::unordered_set<weir::pool_id> ended;
     for (const weir::pool_id pool : known)
-      if (alive.count(pool) == 0) ids_.erase(pool);
+      if (alive.count(pool) == 0) ended.insert(pool);
+    for (const weir::pool_id pool : ended) ids_.erase(pool);
+    std::erase_if(released_, [&](const auto& entry) { return ended.count(entry.second) != 0; });
     next_check_ = std::max(first_check, 2 * ids_.size());
   }
 
  private:
   std::map<weir::pool_id, TorchId> ids_;
+  std::multimap<TorchId, weir::pool_id> released_;
   std::size_t next_check_ = first_check;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <new>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "errors.hpp"
@@ -50,7 +51,7 @@ void pool_table::forget_ended_pools() {
 }
 
 void pool_table::update() noexcept {
-  is_active_ = !scopes_.empty() || !held_blocks_.empty();
+  is_active_ = !scopes_.empty() || !held_.empty();
   has_fallback_ = std::any_of(pools_.begin(), pools_.end(),
                               [](const auto& pool) { return pool.second.is_fallback; });
 }
@@ -82,7 +83,7 @@ void pool_table::release(MempoolId_t id) {
   const std::lock_guard lock{mutex_};
   entry& pool = find_or_throw(id);
   if (--pool.use_count > 0) return;
-  if (pool.is_mem_pool) released_.emplace(id, pool.memory.id());
+  if (pool.is_mem_pool) torch_ids_.add_released(pool.memory.id(), id);
   released = std::move(pool.memory);
   pools_.erase(id);
   update();
@@ -92,9 +93,7 @@ void pool_table::empty_released(MempoolId_t id) noexcept try {
   std::vector<weir::pool_id> pools;
   {
     const std::lock_guard lock{mutex_};
-    const auto [first, last] = released_.equal_range(id);
-    for (auto pool = first; pool != last; ++pool) pools.push_back(pool->second);
-    released_.erase(first, last);
+    pools = torch_ids_.take_released(id);
   }
   for (const weir::pool_id pool : pools) {
     const auto emptied = memory_.empty_cache(pool);
@@ -102,7 +101,7 @@ void pool_table::empty_released(MempoolId_t id) noexcept try {
     if (!emptied && emptied.code() != weir::errc::capture_forbidden)
       weir::report_error(emptied.error());
     const std::lock_guard lock{mutex_};
-    released_.emplace(id, pool);
+    torch_ids_.add_released(pool, id);
   }
 } catch (const std::bad_alloc&) {
   // The pool gives its memory back by itself, later.
@@ -230,7 +229,7 @@ void pool_table::end(MempoolId_t id) {
     if (scopes_.empty() && marked_captures_ == 0 && !is_captured(opened_on)) {
       std::swap(ended, notice_);
       has_notice_ = false;
-      std::swap(freed, deferred_frees_);
+      freed = held_.take_freed();
     }
     update();
   }
@@ -275,7 +274,7 @@ bool pool_table::is_capturing() const {
 void pool_table::hold(void* block) {
   {
     const std::lock_guard lock{mutex_};
-    held_blocks_.insert(block);
+    held_.hold(block);
     update();
   }
   on_change_();
@@ -285,13 +284,18 @@ bool pool_table::defer_free(void* block) {
   bool is_deferred = false;
   {
     const std::lock_guard lock{mutex_};
-    if (held_blocks_.erase(block) == 0) return false;
+    if (held_.is_freed(block)) return true;  // another thread was faster
     is_deferred = !scopes_.empty();
-    if (is_deferred) deferred_frees_.push_back(block);
+    if (is_deferred ? !held_.defer_free(block) : !held_.release(block)) return false;
     update();
   }
   if (!is_deferred) on_change_();
   return is_deferred;
+}
+
+bool pool_table::is_free_deferred(void* block) const {
+  const std::lock_guard lock{mutex_};
+  return held_.is_freed(block);
 }
 
 }  // namespace weir_torch

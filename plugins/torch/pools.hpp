@@ -6,11 +6,11 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "compat.hpp"
+#include "held_blocks.hpp"
 #include "pool_names.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
@@ -93,6 +93,8 @@ class pool_table {
   void hold(void* block);
   /// Whether the block is held: then it is freed when the last scope ends.
   [[nodiscard]] bool defer_free(void* block);
+  /// Whether a free of the block was deferred, and has not been made yet.
+  [[nodiscard]] bool is_free_deferred(void* block) const;
 
  private:
   struct entry {
@@ -128,13 +130,11 @@ class pool_table {
   mutable std::mutex mutex_;
   std::map<MempoolId_t, entry> pools_;
   pool_names<MempoolId_t> torch_ids_;
-  std::multimap<MempoolId_t, weir::pool_id> released_;  // may have blocks or busy streams still
   std::vector<scope> scopes_;  // the last one whose filter accepts a request gets it
   int marked_captures_ = 0;
   weir::capture_notice notice_;
   bool has_notice_ = false;
-  std::unordered_set<void*> held_blocks_;
-  std::vector<void*> deferred_frees_;
+  held_blocks held_;
 };
 
 }  // namespace weir_torch

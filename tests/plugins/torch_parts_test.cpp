@@ -11,6 +11,7 @@
 #include "support/reports.hpp"
 #include "torch/byte_counters.hpp"
 #include "torch/device_by_page.hpp"
+#include "torch/held_blocks.hpp"
 #include "torch/memory_limit.hpp"
 #include "torch/padded_blocks.hpp"
 #include "torch/pool_names.hpp"
@@ -333,6 +334,46 @@ TEST(pool_names, forget_pools_that_ended_when_there_are_twice_as_many) {
   EXPECT_TRUE(ids.is_due());
   ids.forget_ended({}, {});
   EXPECT_FALSE(ids.is_due()) << "all of them live";
+}
+
+TEST(pool_names, forget_with_a_pool_that_ended_that_it_was_to_be_emptied) {
+  using names = pool_names<std::pair<int, int>>;
+  names ids;
+  constexpr weir::pool_id ended{1}, alive{2}, apart{3}, later{4};
+  for (const weir::pool_id pool : {ended, alive, apart}) {
+    ids.add(pool, {0, 5});
+    ids.add_released(pool, pool == apart ? std::pair{0, 6} : std::pair{0, 5});
+  }
+  const auto known = ids.all();
+  ids.add(later, {0, 5});
+  ids.add_released(later, {0, 5});
+  ids.forget_ended(known, {alive});
+  EXPECT_EQ(ids.released(), 2u) << "two of them have ended";
+  EXPECT_THAT(ids.take_released({0, 5}), ElementsAre(alive, later));
+  EXPECT_THAT(ids.take_released({0, 5}), IsEmpty());
+  EXPECT_THAT(ids.take_released({0, 6}), IsEmpty());
+}
+
+TEST(held_blocks, keep_the_first_free_of_each_until_they_are_taken) {
+  held_blocks blocks;
+  int a = 0, b = 0, c = 0;
+  EXPECT_FALSE(blocks.defer_free(&a)) << "not held";
+  blocks.hold(&a);
+  blocks.hold(&b);
+  blocks.hold(&c);
+  EXPECT_FALSE(blocks.is_freed(&b));
+  EXPECT_TRUE(blocks.defer_free(&b));
+  EXPECT_TRUE(blocks.defer_free(&a));
+  EXPECT_TRUE(blocks.is_freed(&b));
+  EXPECT_FALSE(blocks.defer_free(&b)) << "a second free";
+  EXPECT_FALSE(blocks.release(&b)) << "freed already";
+  EXPECT_THAT(blocks.take_freed(), ElementsAre(&b, &a));
+  EXPECT_THAT(blocks.take_freed(), IsEmpty());
+  EXPECT_FALSE(blocks.is_freed(&b)) << "may be another block's by now";
+  EXPECT_FALSE(blocks.empty());
+  EXPECT_TRUE(blocks.release(&c));
+  EXPECT_FALSE(blocks.release(&c));
+  EXPECT_TRUE(blocks.empty());
 }
 
 std::string thrown_by(const tracker_failure& kept) {

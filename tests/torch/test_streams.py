@@ -514,6 +514,38 @@ class Handles(AllocatorTest):
         work(own)
         """))
 
+    def test_a_block_that_waits_for_the_end_of_a_capture_is_freed_once(self):
+        self.assert_ran(support.run_program(self.EXTERNAL + """
+        external = torch.cuda.ExternalStream(create().value)
+        x = torch.zeros(MIB, device=GPU)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_stats()["allocation.all.current"]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            external.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(external):
+                y = x + 1
+                raw = torch.cuda.caching_allocator_alloc(4 * MIB, stream=external)
+            torch.cuda.caching_allocator_delete(raw)
+            for _ in range(2):
+                try:
+                    torch.cuda.caching_allocator_delete(raw)
+                    raise SystemExit("it was freed twice")
+                except RuntimeError as refused:
+                    assert "invalid device pointer" in str(refused), refused
+            torch.cuda.current_stream().wait_stream(external)
+        kept = [torch.full((MIB,), float(i), device=GPU) for i in range(8)]
+        for value in (1.0, 4.0):
+            x.fill_(value)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert float(y.min()) == float(y.max()) == value + 1
+        assert all(float(each.min()) == float(each.max()) == i for i, each in enumerate(kept))
+        del graph, y, kept
+        assert torch.cuda.memory_stats()["allocation.all.current"] <= before + 2  # the generator's state
+        work(own)
+        """))
+
     @unittest.skipUnless(support.WEIR, "weir's own interface")
     def test_an_external_stream_can_be_watched(self):
         self.assert_ran(support.run_program(self.EXTERNAL + """
