@@ -394,7 +394,8 @@ bool weir_allocator::prepare_free(device_state& state, void* pointer, context& s
 
 traced_block weir_allocator::trace_of(device_state& state, const void* pointer) const {
   traced_block traced{.address = reinterpret_cast<std::uint64_t>(pointer)};
-  if (const auto block = state.memory.block_at(pointer); block) {
+  const auto block = state.memory.block_at(pointer);
+  if (block && block->address == traced.address) {  // not a pointer into the middle of one
     traced.size = block->requested.count();
     if (state.padded.any()) traced.size = state.padded.requested_of(pointer).value_or(traced.size);
     traced.stream = state.streams.handle_of(block->stream);

@@ -256,6 +256,7 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   std::atomic<bool> enabled_{true};          // the cache
   torch_settings torch_settings_;
   uncached_blocks uncached_;
+  /// The live block that begins there; of size 0: there is none.
   std::atomic<device_state*> only_state_{nullptr};  // of a machine with one device
   std::array<std::atomic<device_state*>, byte_counters::max_devices> states_{};
   std::array<used_streams, byte_counters::max_devices> used_streams_;  // exist before the states

@@ -9,7 +9,7 @@ import unittest
 
 import support
 import torch
-from support import GPU, KIB, MIB, AllocatorTest, allocated, block, busy, reserved
+from support import GPU, KIB, MIB, AllocatorTest, allocated, block, busy, reserved, stat
 
 SKIPS_ACTIONS = "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters
 
@@ -112,6 +112,21 @@ class History(AllocatorTest):
                 self.assertEqual(entry["size"], 5 * MIB + 1)
                 self.assertEqual(entry["stream"], torch.cuda.current_stream().cuda_stream)
                 self.assertGreater(entry["time_us"], 0)
+
+    def test_refused_frees_leave_no_entries(self):
+        raw = torch.cuda.caching_allocator_alloc(5 * MIB)
+        gone = torch.cuda.caching_allocator_alloc(5 * MIB)
+        keep = block(1000)
+        torch.cuda.caching_allocator_delete(gone)
+        before = len([entry for entry in self.trace() if "free" in entry["action"]])
+        live = stat("allocation.all.current")
+        for bad in (raw + 512, raw + 1, raw + 2 * MIB, keep.data_ptr() + 4, 4096, gone):
+            with self.assertRaisesRegex(RuntimeError, "invalid device pointer"):
+                torch.cuda.caching_allocator_delete(bad)
+        self.assertEqual(stat("allocation.all.current"), live)
+        self.assertEqual(len([entry for entry in self.trace() if "free" in entry["action"]]), before)
+        torch.cuda.caching_allocator_delete(raw)
+        del keep
 
     def test_stacks_lead_here(self):
         x = block(5 * MIB)
