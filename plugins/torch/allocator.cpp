@@ -31,6 +31,12 @@ std::int64_t as_block_size(std::size_t size) noexcept {
   return static_cast<std::int64_t>((size + block_unit - 1) / block_unit * block_unit);
 }
 
+/// With the rest of a segment, if that is too small for another block. Costs a lock.
+std::size_t size_taken_by(const void* block, const device_state& state, std::size_t otherwise) {
+  const auto placed = state.memory.block_at(block);
+  return placed ? placed->size.count() : otherwise;
+}
+
 /// Whether a profiler or a sanitizer is attached that is notified of every block.
 [[gnu::always_inline]] inline bool has_tools() {
   return C10_UNLIKELY(c10::impl::GPUTrace::haveState) || C10_UNLIKELY(profilers::want_memory());
@@ -134,20 +140,23 @@ void* weir_allocator::allocate_on_slow_path(device_state& state, std::size_t siz
     const std::size_t taken = torch_settings_.rounding().round(size);
     if (taken - size >= block_unit) rounded = taken;
   }
-  void* block = nullptr;
+  placed_block block;
   try {
-    block = reasons == 0 ? state.memory.allocate(weir::bytes{size}, stream)
-                         : slow_allocate(state, size, rounded, stream);
+    if (reasons == 0) {
+      block = {state.memory.allocate(weir::bytes{size}, stream), size};
+    } else {
+      block = slow_allocate(state, size, rounded, stream);
+    }
   } catch (...) {
     throw_as_torch(state, rounded, stream);
   }
-  byte_counters_.add(static_cast<std::size_t>(state.index), size, rounded);
-  if (device_by_page_ != nullptr) device_by_page_->set(block, state.index);
-  if (has_tools()) notify_tools(state, block, as_block_size(rounded));
-  if (C10_UNLIKELY(rounded != size)) state.padded.add(block, size, rounded);
+  byte_counters_.add(static_cast<std::size_t>(state.index), size, block.taken);
+  if (device_by_page_ != nullptr) device_by_page_->set(block.address, state.index);
+  if (has_tools()) notify_tools(state, block.address, as_block_size(rounded));
+  if (C10_UNLIKELY(rounded != size)) state.padded.add(block.address, size, rounded);
   if (C10_UNLIKELY((reasons & collecting) != 0))
     collect(state, torch_settings_.collection_threshold());
-  return block;
+  return block.address;
 }
 
 void weir_allocator::throw_as_torch(device_state& state, std::size_t size,
@@ -172,8 +181,9 @@ void weir_allocator::collect(device_state& state, double threshold) {
   static_cast<void>(state.memory.trim(weir::bytes{most}));
 }
 
-void* weir_allocator::slow_allocate(device_state& state, std::size_t size, std::size_t rounded,
-                                    const weir::stream_ref& stream) {
+weir_allocator::placed_block weir_allocator::slow_allocate(device_state& state, std::size_t size,
+                                                           std::size_t rounded,
+                                                           const weir::stream_ref& stream) {
   // Before anything is locked: it may need the interpreter.
   context stack = state.history.capture_stack(torch_cuda::RecordContext::STATE);
   cudaStream_t const handle = stream.is_legacy() ? nullptr : stream.handle();
@@ -211,7 +221,8 @@ void* weir_allocator::slow_allocate(device_state& state, std::size_t size, std::
     slow_free(state, block);
     throw;
   }
-  return block;
+  const bool in_segment = route ? route->in_segments : state.pools.has_fallback();
+  return {block, in_segment ? size_taken_by(block, state, rounded) : rounded};
 }
 
 c10::DataPtr weir_allocator::allocateWithAddress(std::size_t size, void* address) {
@@ -235,7 +246,7 @@ c10::DataPtr weir_allocator::allocateWithAddress(std::size_t size, void* address
               address);
   TORCH_CHECK(block, "cannot allocate ", format_size(size), " at the exact address ", address, ": ",
               block.error().message());
-  byte_counters_.add(static_cast<std::size_t>(device), size);
+  byte_counters_.add(static_cast<std::size_t>(device), size, size_taken_by(address, state, size));
   if (device_by_page_ != nullptr) device_by_page_->set(address, device);
   if (state.history.is_active())
     state.history.on_allocated(trace_of(state, address), std::move(stack));

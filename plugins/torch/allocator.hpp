@@ -197,8 +197,14 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   /// The same where settings, a history or a tool want more than that.
   void* allocate_on_slow_path(device_state& state, std::size_t size,
                               const weir::stream_ref& stream);
-  void* slow_allocate(device_state& state, std::size_t size, std::size_t rounded,
-                      const weir::stream_ref& stream);
+  /// A block, and how much it takes, which is more than was requested where the rest of a segment
+  /// is too small for another block.
+  struct placed_block {
+    void* address = nullptr;
+    std::size_t taken = 0;
+  };
+  placed_block slow_allocate(device_state& state, std::size_t size, std::size_t rounded,
+                             const weir::stream_ref& stream);
   void* allocate_for_unidentified(device_state& state, const pool_table::route& route,
                                   std::size_t size);
   /// Throws what torch would, for the exception that is being handled.

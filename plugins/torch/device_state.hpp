@@ -16,6 +16,7 @@
 #include "padded_blocks.hpp"
 #include "pool_reserves.hpp"
 #include "pools.hpp"
+#include "running_sums.hpp"
 #include "streams.hpp"
 #include "used_streams.hpp"
 #include "weir/allocator/caching_allocator.hpp"
@@ -24,11 +25,17 @@
 
 namespace weir_torch {
 
+/// Bytes that were ever allocated and freed, as torch counts them.
+struct byte_sums {
+  running_sums::values allocated;
+  running_sums::values active;
+  running_sums::values requested;
+};
+
 /// The counters' values when torch last reset them.
 struct counters_at_reset {
   weir::memory_stats stats;
-  std::uint64_t requested = 0;
-  std::uint64_t rounded = 0;
+  byte_sums sums;
   std::uint64_t synchronizations = 0;
   std::uint64_t ooms = 0;
 };
@@ -79,6 +86,11 @@ struct device_state {
   weir::stream_source_registration stream_source;  // torch's streams, through `streams`
   std::atomic<std::uint64_t> synchronizations{0};  // of empty_cache
   std::atomic<std::uint64_t> ooms{0};              // that became OutOfMemoryError
+
+  std::mutex reading_mutex;  // one reading of the counters after the other; guards what follows
+  running_sums allocated_sums;
+  running_sums active_sums;
+  running_sums requested_sums;
 
   std::mutex mutex;  // guards what follows
   weir::observer_registration history_observer;

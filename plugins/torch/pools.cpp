@@ -261,7 +261,8 @@ std::optional<pool_table::route> pool_table::find_route(cudaStream_t stream) {
         has_notice_ = false;
       }
     }
-    return route{open->id, pool->second.memory, open->opened_on.stream};
+    return route{open->id, pool->second.memory, open->opened_on.stream,
+                 pool->second.options.in_segments()};
   }
   return std::nullopt;
 }

@@ -38,6 +38,7 @@ class pool_table {
     MempoolId_t id;
     weir::memory_pool memory;
     weir::stream_ref origin;  ///< the stream that the scope was opened on, or one before it
+    bool in_segments = false;
   };
 
   /// The stream that a scope is opened on.

@@ -29,12 +29,19 @@ void fill(stat_array& stats, weir::gauge gauge, std::int64_t allocated, std::int
   stats[static_cast<std::size_t>(stat_type::LARGE_POOL)] = all;
 }
 
-/// Sums since the last reset: what was ever allocated is counted, and what was freed follows from
-/// what is live.
+/// Sums of blocks since the last reset: what was ever allocated is counted, and what was freed
+/// follows from what is live.
 void fill_sum(stat_array& stats, weir::gauge now, weir::gauge at_reset, std::uint64_t total,
               std::uint64_t total_at_reset) {
   const std::int64_t allocated = as_signed(total - total_at_reset);
   fill(stats, now, allocated, allocated - (as_signed(now.current) - as_signed(at_reset.current)));
+}
+
+/// The same of bytes.
+void fill_sum(stat_array& stats, weir::gauge now, const running_sums::values& sums,
+              const running_sums::values& at_reset) {
+  fill(stats, now, as_signed(sums.allocated - at_reset.allocated),
+       as_signed(sums.freed - at_reset.freed));
 }
 
 weir::gauge in_bytes(const weir::byte_gauge& size) {
@@ -60,6 +67,24 @@ weir::memory_stats stats_of(const device_state& state) {
   requested.current -= std::min(padding, requested.current);
   requested.peak = std::max(requested.peak - std::min(padding, requested.peak), requested.current);
   return stats;
+}
+
+struct reading {
+  weir::memory_stats stats;
+  byte_sums sums;
+};
+
+reading read_counters(device_state& state, const byte_counters& counters) {
+  const std::lock_guard lock{state.reading_mutex};
+  const byte_counters::sums counted = counters.read(static_cast<std::size_t>(state.index));
+  const weir::memory_stats stats = stats_of(state);
+  return {
+      .stats = stats,
+      .sums = {.allocated =
+                   state.allocated_sums.update(counted.rounded, stats.allocated.current.count()),
+               .active = state.active_sums.update(counted.rounded, stats.active.current.count()),
+               .requested = state.requested_sums.update(counted.requested,
+                                                        stats.active_requested.current.count())}};
 }
 
 }  // namespace
@@ -91,8 +116,7 @@ torch_cuda::DeviceStats weir_allocator::getDeviceStats(c10::DeviceIndex device) 
   check_device(device);
   device_state* const state = find_state(device);
   if (state == nullptr) return stats;
-  const weir::memory_stats now = stats_of(*state);
-  const byte_counters::sums total = byte_counters_.read(static_cast<std::size_t>(device));
+  const auto [now, sums] = read_counters(*state, byte_counters_);
   note_pool_reserves(*state);
   counters_at_reset reset;
   {
@@ -112,14 +136,12 @@ torch_cuda::DeviceStats weir_allocator::getDeviceStats(c10::DeviceIndex device) 
   const std::int64_t created = since(now.handles_created, reset.stats.handles_created);
   const std::int64_t released = since(now.handles_released, reset.stats.handles_released);
   fill(stats.segment, {handles, handles}, created, released);
-  fill_sum(stats.allocated_bytes, in_bytes(now.allocated), in_bytes(reset.stats.allocated),
-           total.rounded, reset.rounded);
-  fill_sum(stats.active_bytes, in_bytes(now.active), in_bytes(reset.stats.active), total.rounded,
-           reset.rounded);
+  fill_sum(stats.allocated_bytes, in_bytes(now.allocated), sums.allocated, reset.sums.allocated);
+  fill_sum(stats.active_bytes, in_bytes(now.active), sums.active, reset.sums.active);
   // To torch, memory that waits for recorded streams is requested still, though not allocated; and
   // padding that its settings add is not.
-  fill_sum(stats.requested_bytes, in_bytes(now.active_requested),
-           in_bytes(reset.stats.active_requested), total.requested, reset.requested);
+  fill_sum(stats.requested_bytes, in_bytes(now.active_requested), sums.requested,
+           reset.sums.requested);
   // Of physical memory only the net change is known.
   const std::int64_t grown =
       as_signed(now.reserved.current.count()) - as_signed(reset.stats.reserved.current.count());
@@ -136,10 +158,9 @@ void weir_allocator::resetAccumulatedStats(c10::DeviceIndex device) {
   device_state* const state = find_state(device);
   if (state == nullptr) return;
   counters_at_reset now;
-  now.stats = stats_of(*state);
-  const byte_counters::sums total = byte_counters_.read(static_cast<std::size_t>(device));
-  now.requested = total.requested;
-  now.rounded = total.rounded;
+  const reading read = read_counters(*state, byte_counters_);
+  now.stats = read.stats;
+  now.sums = read.sums;
   now.synchronizations = state->synchronizations;
   now.ooms = state->ooms;
   note_pool_reserves(*state);

@@ -17,6 +17,7 @@
 #include "torch/pool_names.hpp"
 #include "torch/pool_reserves.hpp"
 #include "torch/ring.hpp"
+#include "torch/running_sums.hpp"
 #include "torch/segment_table.hpp"
 #include "torch/setting_text.hpp"
 #include "torch/size_rounding.hpp"
@@ -438,6 +439,54 @@ TEST(byte_counters, adds_up_threads_also_those_that_ended) {
   EXPECT_EQ(counters.read(3).rounded, 1536U);
 }
 
+TEST(running_sums, are_what_was_counted_while_nobody_allocates) {
+  using values = running_sums::values;
+  running_sums sums;
+  EXPECT_EQ(sums.update(0, 0), (values{0, 0}));
+  EXPECT_EQ(sums.update(100, 100), (values{100, 0}));
+  EXPECT_EQ(sums.update(150, 30), (values{150, 120}));
+}
+
+TEST(running_sums, differ_by_what_is_live_and_never_fall) {
+  using values = running_sums::values;
+  running_sums sums;
+  EXPECT_EQ(sums.update(100, 160), (values{160, 0})) << "60 are not counted yet";
+  EXPECT_EQ(sums.update(100, 40), (values{160, 120})) << "and still not";
+  EXPECT_EQ(sums.update(130, 90), (values{210, 120}));
+  EXPECT_EQ(sums.update(210, 0), (values{210, 210})) << "all of them are";
+  EXPECT_EQ(sums.update(250, 40), (values{250, 210}));
+}
+
+TEST(running_sums, of_a_program_with_threads_add_up_at_every_reading) {
+  running_sums sums;
+  std::uint64_t counted = 0, live = 0, before_allocated = 0, before_freed = 0, state = 1;
+  const auto random = [&] { return (state = state * 6364136223846793005ULL + 1) >> 40; };
+  std::vector<std::uint64_t> blocks;
+  std::vector<std::uint64_t> not_counted;
+  for (int step = 0; step < 10'000; ++step) {
+    if (random() % 2 == 0 || blocks.empty()) {
+      blocks.push_back(random() % 1000 + 1);
+      live += blocks.back();
+      not_counted.push_back(blocks.back());
+    } else {
+      live -= blocks.back();
+      blocks.pop_back();
+    }
+    if (not_counted.size() > random() % 4) {
+      counted += not_counted.back();
+      not_counted.pop_back();
+    }
+    const auto now = sums.update(counted, live);
+    ASSERT_EQ(now.allocated - now.freed, live);
+    ASSERT_GE(now.allocated, before_allocated);
+    ASSERT_GE(now.freed, before_freed);
+    before_allocated = now.allocated;
+    before_freed = now.freed;
+  }
+  for (const std::uint64_t size : not_counted) counted += size;
+  EXPECT_EQ(sums.update(counted, live).allocated, counted) << "nothing is counted twice";
+}
+
 TEST(device_by_page, finds_the_device_of_a_page_unless_it_had_several) {
   device_by_page devices;
   auto* const address = reinterpret_cast<void*>(0x7f00'0020'0000);
@@ -557,6 +606,15 @@ TEST_F(torch_snapshot, of_a_pool_in_segments_has_each_of_them) {
   expect_counters_to_agree();
   for (void* const block : blocks) memory.deallocate(block, first);
   expect_counters_to_agree();
+}
+
+TEST_F(torch_snapshot, of_a_block_has_the_rest_of_its_segment_that_is_too_small_for_another) {
+  const auto pool = memory.create_pool("segments", {.segments = true}).value();
+  void* const block = pool.allocate(17_MiB + 1_B, first);
+  EXPECT_EQ(memory.block_at(block).value().size, 18_MiB);
+  EXPECT_EQ(memory.stats().allocated.current, 18_MiB);
+  expect_counters_to_agree();
+  memory.deallocate(block, first);
 }
 
 TEST(torch_segments, side_by_side_are_not_one) {

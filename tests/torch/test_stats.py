@@ -1,9 +1,12 @@
 """memory_stats(), memory_allocated(), memory_reserved(), their peaks and their resets."""
 
+import collections
 import gc
 import json
+import random
 import tempfile
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -165,6 +168,123 @@ class Stats(AllocatorTest):
         self.assertIsInstance(torch.cuda.get_allocator_backend(), str)
         free, total = torch.cuda.mem_get_info()
         self.assertLess(free, total)
+
+
+BYTES = ("requested_bytes", "allocated_bytes", "active_bytes")
+COUNTS = ("allocation", "active")
+
+
+class Sums(AllocatorTest):
+    def test_a_program_with_one_thread_is_counted_exactly(self):
+        """Against a model: tensors, a MemPool's, raw blocks, storages that are resized; both resets."""
+        rng = random.Random(2)
+        # torch's own allocator rounds all blocks by its segments, weir those of a MemPool.
+        exact = BYTES + COUNTS if support.WEIR else ("requested_bytes", "allocation")
+        base = {name: stat(f"{name}.all.current") for name in exact}
+        torch.cuda.reset_accumulated_memory_stats()
+        now, peak = dict.fromkeys(exact, 0), dict.fromkeys(exact, 0)
+        sums = {"allocated": dict.fromkeys(exact, 0), "freed": dict.fromkeys(exact, 0)}
+
+        def count(sign, which, size, taken):
+            for name in exact:
+                amount = 1 if name in COUNTS else size if name == "requested_bytes" else taken
+                now[name] += sign * amount
+                sums[which][name] += amount
+                peak[name] = max(peak[name], now[name])
+
+        def rounded(size):
+            return (size + 511) // 512 * 512
+
+        live, pool = [], torch.cuda.MemPool()
+        for step in range(800):
+            chance = rng.random()
+            if chance < 0.5 or not live:
+                size = rng.choice((1, 511, 512, 513, rng.randint(1, 5000), rng.randint(1, 3 * MIB), 17 * MIB + 1))
+                how, taken = rng.random(), rounded(size)
+                if how < 0.5:
+                    live.append((size, taken, block(size), None))
+                elif how < 0.8:
+                    before = allocated()
+                    with torch.cuda.use_mem_pool(pool):
+                        tensor = block(size)
+                    # What is left of a segment and too small for another block is the block's.
+                    taken = allocated() - before
+                    self.assertLessEqual(rounded(size), taken)
+                    self.assertLessEqual(taken, rounded(size) + MIB)
+                    live.append((size, taken, tensor, None))
+                    del tensor
+                else:
+                    live.append((size, taken, None, torch.cuda.caching_allocator_alloc(size)))
+                count(1, "allocated", size, taken)
+            elif chance < 0.93 or len(live) > 40:
+                size, taken, tensor, raw = live.pop(rng.randrange(len(live)))
+                del tensor
+                if raw is not None:
+                    torch.cuda.caching_allocator_delete(raw)
+                count(-1, "freed", size, taken)
+            elif chance < 0.96:
+                i = rng.randrange(len(live))
+                size, taken, tensor, _ = live[i]
+                if tensor is not None:
+                    more = size + rng.randint(1, 3000)
+                    live[i] = None
+                    tensor.untyped_storage().resize_(more)
+                    count(1, "allocated", more, rounded(more))
+                    count(-1, "freed", size, taken)
+                    live[i] = (more, rounded(more), tensor, None)
+                del tensor
+            elif chance < 0.97:
+                torch.cuda.reset_peak_memory_stats()
+                peak = dict(now)
+            elif chance < 0.98:
+                torch.cuda.reset_accumulated_memory_stats()
+                sums = {which: dict.fromkeys(exact, 0) for which in sums}
+            elif chance < 0.99:
+                torch.cuda.empty_cache()
+            if step % 10 == 0:
+                seen = torch.cuda.memory_stats()
+                for name in exact:
+                    found = [seen[f"{name}.all.{each}"] for each in ("current", "peak", "allocated", "freed")]
+                    model = [base[name] + now[name], base[name] + peak[name], sums["allocated"][name],
+                             sums["freed"][name]]
+                    self.assertEqual(found, model, (step, name))
+        while live:
+            _, _, _, raw = live.pop()
+            if raw is not None:
+                torch.cuda.caching_allocator_delete(raw)
+
+    def test_every_reading_adds_up_beside_threads(self):
+        torch.cuda.reset_accumulated_memory_stats()
+        base = {name: stat(f"{name}.all.current") for name in BYTES + COUNTS}
+        end = time.monotonic() + 2.5
+        problems = []
+
+        def churn(number):
+            rng = random.Random(number)
+            with torch.cuda.stream(torch.cuda.Stream()):
+                kept = collections.deque()
+                while time.monotonic() < end:
+                    kept.append(block(rng.choice((1000, 70_000, 3 * MIB, 40 * MIB))))
+                    if len(kept) > 8:
+                        kept.popleft()
+
+        threads = [threading.Thread(target=churn, args=(number,)) for number in range(5)]
+        for thread in threads:
+            thread.start()
+        before = {}
+        while time.monotonic() < end and not problems:
+            seen = torch.cuda.memory_stats()
+            for name in BYTES + COUNTS:
+                current, peak, taken, freed = (seen[f"{name}.all.{each}"]
+                                               for each in ("current", "peak", "allocated", "freed"))
+                taken_before, freed_before = before.get(name, (0, 0))
+                if taken - freed != current - base[name] or peak < current or taken < taken_before or \
+                        freed < freed_before:
+                    problems.append((name, current, peak, taken, freed, before.get(name)))
+                before[name] = taken, freed
+        for thread in threads:
+            thread.join()
+        self.assertEqual(problems, [])
 
 
 class Peaks(AllocatorTest):
