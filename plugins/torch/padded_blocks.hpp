@@ -14,11 +14,13 @@ namespace weir_torch {
 /// size as requested, and torch wants to know both. Any thread; any() is a load.
 class padded_blocks {
  public:
-  void add(const void* block, std::uint64_t requested, std::uint64_t taken) {
+  /// True: it is the only one, and any() has become true.
+  [[nodiscard]] bool add(const void* block, std::uint64_t requested, std::uint64_t taken) {
     const std::lock_guard lock{mutex_};
     blocks_.insert_or_assign(block, entry{requested, taken - requested});
     padding_.fetch_add(taken - requested, std::memory_order_relaxed);
     count_.store(blocks_.size(), std::memory_order_relaxed);
+    return blocks_.size() == 1;
   }
   void remove(const void* block) noexcept {
     const std::lock_guard lock{mutex_};

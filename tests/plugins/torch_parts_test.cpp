@@ -126,8 +126,8 @@ TEST(padded_blocks, tell_what_was_requested_and_the_padding_of_all) {
   padded_blocks blocks;
   int a = 0, b = 0;
   EXPECT_FALSE(blocks.any());
-  blocks.add(&a, 1000, 2048);
-  blocks.add(&b, 3000, 4096);
+  EXPECT_TRUE(blocks.add(&a, 1000, 2048)) << "the first";
+  EXPECT_FALSE(blocks.add(&b, 3000, 4096));
   EXPECT_TRUE(blocks.any());
   EXPECT_EQ(blocks.padding(), 1048u + 1096u);
   EXPECT_EQ(blocks.requested_of(&b), 3000u);

@@ -1,5 +1,9 @@
 """PYTORCH_ALLOC_CONF and its run-time form, and the switches of the cache."""
 
+import collections
+import random
+import threading
+import time
 import unittest
 
 import support
@@ -102,6 +106,65 @@ class RoundUp(SettingsTest):
         address = x.data_ptr()
         del x
         self.assertEqual(block(5 * MIB + 70 * KIB).data_ptr(), address)
+
+
+    @unittest.skipUnless(support.WEIR, "torch's own allocator reads its settings without a lock")
+    def test_changes_beside_requests_and_over_live_blocks(self):
+        base = stat("requested_bytes.all.current")
+        end = time.monotonic() + 1.5
+
+        def work():
+            kept = collections.deque()
+            while time.monotonic() < end:
+                kept.append(block(3 * MIB + 1))
+                if len(kept) > 2:
+                    kept.popleft()
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        while time.monotonic() < end:
+            configure("roundup_power2_divisions:4")
+            configure(NOTHING)
+        for thread in threads:
+            thread.join()
+        self.assertEqual(stat("requested_bytes.all.current"), base)
+        keep = [block(3 * MIB + 1) for _ in range(4)]
+        self.assertEqual(stat("requested_bytes.all.current") - base, 4 * (3 * MIB + 1))
+        del keep
+
+    def test_requested_is_exact_whatever_the_settings_were(self):
+        rng = random.Random(4)
+        side = torch.cuda.Stream()
+        base = stat("requested_bytes.all.current")
+        live, cached = [], True
+        try:
+            for step in range(600):
+                chance = rng.random()
+                if chance < 0.03:
+                    configure(rng.choice(("roundup_power2_divisions:4", "roundup_power2_divisions:[64:2,256:4,>:1]",
+                                          "roundup_power2_divisions:1", "roundup_power2_divisions:8")))
+                elif chance < 0.04:
+                    cached = not cached
+                    torch.cuda.caching_allocator_enable(cached)
+                elif chance < 0.6 or not live:
+                    size = rng.choice((700, 5000, rng.randint(1, 3 * MIB), rng.randint(MIB, 9 * MIB)))
+                    live.append((block(size), cached))
+                    if rng.random() < 0.2:
+                        side.wait_stream(torch.cuda.current_stream())
+                        with torch.cuda.stream(side):
+                            live[-1][0].fill_(1)
+                        live[-1][0].record_stream(side)
+                else:
+                    live.pop(rng.randrange(len(live)))
+                if step % 50 == 0:
+                    torch.cuda.synchronize()
+                    torch.cuda.empty_cache()  # sees what recorded streams are done with
+                    self.assertEqual(stat("requested_bytes.all.current") - base,
+                                     sum(tensor.numel() for tensor, is_cached in live if is_cached), step)
+        finally:
+            torch.cuda.caching_allocator_enable(True)
+        live.clear()
 
 
 class Threshold(SettingsTest):
