@@ -142,7 +142,7 @@ void* weir_allocator::allocate_on_slow_path(device_state& state, std::size_t siz
   }
   placed_block block;
   try {
-    if (reasons == 0) {
+    if (reasons == 0 || reasons == forked) {
       block = {state.memory.allocate(weir::bytes{size}, stream), size};
     } else {
       block = slow_allocate(state, size, rounded, stream);
@@ -338,6 +338,10 @@ void weir_allocator::free_block(void* pointer) noexcept {
 }
 
 void weir_allocator::slow_free(device_state& state, void* pointer) noexcept {
+  if (is_forked()) {
+    state.memory.deallocate(pointer);
+    return;
+  }
   context stack;
   try {
     if (is_free_deferred(state, pointer)) {
@@ -366,6 +370,7 @@ void weir_allocator::raw_delete(void* pointer) {
 }
 
 weir::result<void> weir_allocator::slow_delete(device_state& state, void* pointer) {
+  if (is_forked()) return state.memory.try_deallocate(pointer);
   if (is_free_deferred(state, pointer)) return weir::errc::double_free;
   context stack;
   if (prepare_free(state, pointer, stack)) return {};

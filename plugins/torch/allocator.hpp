@@ -167,6 +167,8 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   [[nodiscard]] const weir::options& settings() const noexcept { return settings_; }
   /// Follows torch's settings as they are now.
   void apply_settings();
+  /// In a child of a fork, by the thread that forked: others may have held any lock.
+  void on_forked_child() noexcept;
   /// Somebody has this stream of torch's, by torch's id of it.
   void mark_stream_used(c10::DeviceIndex device, std::int64_t id);
 
@@ -180,6 +182,7 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
     uncached_live = 16,  // and some of those blocks are live
     rounding_up = 32,    // sizes are rounded to more than 512 bytes, or some blocks' were
     collecting = 64,     // the cache has a threshold
+    forked = 128,        // all memory is the parent process's; the only bit then
   };
 
   device_state& create_state(c10::DeviceIndex device);
@@ -235,6 +238,9 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   void slow_free(device_state& state, void* pointer) noexcept;
   weir::result<void> slow_delete(device_state& state, void* pointer);
   [[nodiscard]] bool is_free_slow() const;
+  [[nodiscard]] bool is_forked() const {
+    return slow_path_.load(std::memory_order_relaxed) == forked;
+  }
   /// Whether the block was freed and waits for the end of a capture.
   [[nodiscard]] static bool is_free_deferred(const device_state& state, void* pointer);
   /// True: the free is deferred, and not the caller's to make any more. `stack` is what the free's
@@ -250,6 +256,7 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   /// The device whose live block has the pointer in it. Costs a lock of each.
   [[nodiscard]] device_state* ask_each_for(const void* pointer) const noexcept;
   [[nodiscard]] device_state& owner_of(const void* pointer) const;
+  /// The live block that begins there; of size 0: there is none.
   [[nodiscard]] traced_block trace_of(device_state& state, const void* pointer) const;
   static void deleter(void* pointer);
 
@@ -262,7 +269,6 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   std::atomic<bool> enabled_{true};          // the cache
   torch_settings torch_settings_;
   uncached_blocks uncached_;
-  /// The live block that begins there; of size 0: there is none.
   std::atomic<device_state*> only_state_{nullptr};  // of a machine with one device
   std::array<std::atomic<device_state*>, byte_counters::max_devices> states_{};
   std::array<used_streams, byte_counters::max_devices> used_streams_;  // exist before the states

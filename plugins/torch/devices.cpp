@@ -120,6 +120,7 @@ device_state* weir_allocator::ask_each_for(const void* pointer) const noexcept {
 }
 
 void weir_allocator::update_slow_path() {
+  if (is_forked()) return;
   static std::mutex& updating = *new std::mutex;
   const std::lock_guard lock{updating};
   std::uint32_t reasons = 0;
@@ -134,6 +135,11 @@ void weir_allocator::update_slow_path() {
   if (is_cache_forbidden() || !isEnabled()) reasons |= cache_off;
   if (uncached_.any()) reasons |= uncached_live;
   slow_path_.store(reasons, std::memory_order_relaxed);
+}
+
+void weir_allocator::on_forked_child() noexcept {
+  // Without a state there is no memory, and no lock that could be held.
+  for_each_device([&](device_state&) { slow_path_.store(forked, std::memory_order_relaxed); });
 }
 
 void weir_allocator::apply_settings() {

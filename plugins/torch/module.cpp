@@ -1,6 +1,7 @@
 // The Python module: installs the allocator and shows what it holds. python/weir/torch.py uses it.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <pthread.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -62,6 +63,7 @@ void install(const std::string& list, bool exportable_if_possible) {
   allocator->apply_settings();
   profilers::find_list();  // before anybody asks
   set_installed(allocator);
+  ::pthread_atfork(nullptr, nullptr, [] { installed()->on_forked_child(); });
   // torch.accelerator asks this register. An entry of a lower priority than torch's own, which is 1
   // from 2.12 on, would be ignored.
   c10::SetAllocator(c10::kCUDA, allocator, 1);

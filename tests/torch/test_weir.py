@@ -70,6 +70,64 @@ class Functions(AllocatorTest):
             self.assertGreater(min(sizes.values()), 0)
 
 
+@unittest.skipUnless(support.WEIR, "torch's own allocator may have its lock held in the child")
+class Forks(AllocatorTest):
+    def test_children_drop_tensors_while_threads_allocate_and_a_history_is_recorded(self):
+        self.assert_ran(support.run_program("""
+            import collections, os, random, signal, threading, time, torch
+            torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", max_entries=1000)
+            stop = threading.Event()
+
+            def churn():
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    kept = collections.deque()
+                    while not stop.is_set():
+                        kept.append(torch.empty(random.randint(1, 4 << 20), dtype=torch.uint8, device="cuda"))
+                        if len(kept) > 10:
+                            kept.popleft()
+
+            tensors = [torch.full((1000,), float(i), device="cuda") for i in range(20)]
+            torch.cuda.synchronize()
+            threads = [threading.Thread(target=churn, daemon=True) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for i in range(40):
+                child = os.fork()
+                if child == 0:
+                    tensors.clear()
+                    os._exit(7)
+                end, ended = time.monotonic() + 5, 0
+                while not ended and time.monotonic() < end:
+                    time.sleep(0.002)
+                    ended, status = os.waitpid(child, os.WNOHANG)
+                if not ended:
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
+                assert ended, f"child {i} hangs"
+                assert os.waitstatus_to_exitcode(status) == 7, f"child {i}: {status}"
+            stop.set()
+            for thread in threads:
+                thread.join()
+            assert all(float(each.min()) == float(each.max()) == i for i, each in enumerate(tensors))
+            """))
+
+    def test_a_request_in_a_child_is_an_error(self):
+        self.assert_ran(support.run_program("""
+            import os, torch
+            x = torch.ones(1000, device="cuda")
+            torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python")
+            child = os.fork()
+            if child == 0:
+                try:
+                    torch._C._cuda_cudaCachingAllocator_raw_alloc(1000, 0)
+                except RuntimeError:
+                    os._exit(7)
+                os._exit(8)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            assert float(x.sum()) == 1000
+            """))
+
+
 @unittest.skipUnless(support.WEIR, "weir's own, nothing of torch's to compare with")
 class OtherWaysIn(AllocatorTest):
     def test_too_late_is_refused(self):
