@@ -4,6 +4,7 @@
 #include <new>
 
 #include "device/state.hpp"
+#include "device/surely.hpp"
 #include "weir/device/event.hpp"
 #include "weir/device/virtual_memory.hpp"
 
@@ -24,10 +25,10 @@ result<void> map_one_handle(const context_scope& bound) {
     return vmm::set_access(bound, range, size, {&own, 1});
   };
   auto outcome = attempt();
-  // Failures below leave a handle behind and say nothing about the property.
-  if (mapped) report_failure(vmm::unmap(bound, range, size));
-  if (range != 0) report_failure(vmm::free(bound, range, size));
-  report_failure(vmm::release(bound, memory));
+  // Failures below say nothing about the property.
+  if (mapped) report_failure(vmm::unmap_surely(bound, range, size));
+  if (range != 0) report_failure(vmm::free_surely(bound, range, size));
+  report_failure(vmm::release_surely(bound, memory));
   return outcome;
 }
 

@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "device/surely.hpp"
+
 namespace weir { inline namespace v0 { namespace placement {
 
 result<block_index> arena_mover::carry_out(room_plan& room, const request& wanted,
@@ -144,7 +146,7 @@ result<void> arena_mover::map_handles(const room_plan& room, const context_scope
 
 void arena_mover::undo_creation(gap_filling& undone, const context_scope& bound) noexcept {
   if (!undone.fresh || undone.from == 0) return;
-  detail::report_failure(release_surely(bound, core_.slots.handle(undone.from).memory));
+  detail::report_failure(vmm::release_surely(bound, core_.slots.handle(undone.from).memory));
   core_.slots.discard(std::exchange(undone.from, 0));
 }
 

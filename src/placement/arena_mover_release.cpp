@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "device/surely.hpp"
 #include "placement/arena_mover.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
@@ -66,7 +67,7 @@ result<bool> arena_mover::release_handle(handle_number number, block_index run,
   core_.drop_handle(number, run);
   host_.count_released(size.count());
   ++core_.shared.handles_released;
-  WEIR_TRY(release_surely(bound, going.memory));
+  WEIR_TRY(vmm::release_surely(bound, going.memory));
   return true;
 }
 
@@ -106,7 +107,7 @@ result<void> arena_mover::give_back_all(const context_scope& bound) {
     if (!each.away)
       note(vmm::unmap(bound, core_.slots.address_of(each.slot),
                       bytes{core_.slots.bytes_of(each.slots)}));
-    if (each.memory.handle != 0) note(release_surely(bound, each.memory));
+    if (each.memory.handle != 0) note(vmm::release_surely(bound, each.memory));
   }
   for (block_index at = core_.runs.first(); at != no_block; at = core_.runs[at].after) {
     const block& there = core_.runs[at];

@@ -336,14 +336,6 @@ enum class store_kind : std::uint8_t {
   segments,  // PyTorch's
   guarded,   // blocks lie apart (heap_debug)
 };
-/// Releases memory that nothing is mapped to any more. Tried twice: what is not released then is
-/// lost until the process ends.
-[[nodiscard]] inline result<void> release_surely(const context_scope& bound,
-                                                 const vmm::physical& memory) {
-  auto released = vmm::release(bound, memory);
-  return released ? std::move(released) : vmm::release(bound, memory);
-}
-
 /// What make_backing_store() makes.
 [[nodiscard]] store_kind kind_of_store(const store_traits& traits, weir::device device) noexcept;
 

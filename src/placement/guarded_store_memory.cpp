@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "device/state.hpp"
+#include "device/surely.hpp"
 #include "observe/own_work.hpp"
 #include "placement/guarded_store.hpp"
 #include "weir/driver/table.hpp"
@@ -60,8 +61,8 @@ result<void> guarded_store::give_memory(region& fresh, bytes size, const context
     return vmm::set_access(bound, fresh.start, size, shared_.rights);
   };
   if (auto outcome = attempt(); !outcome) {
-    if (mapped) detail::report_failure(vmm::unmap(bound, fresh.start, size));
-    detail::report_failure(release_surely(bound, memory));
+    if (mapped) detail::report_failure(vmm::unmap_surely(bound, fresh.start, size));
+    detail::report_failure(vmm::release_surely(bound, memory));
     return outcome;
   }
   fresh.memory = memory;

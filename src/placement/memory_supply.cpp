@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "device/state.hpp"
+#include "device/surely.hpp"
 #include "placement/backing_store.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
@@ -18,7 +19,7 @@ result<bool> memory_supply::can_give(std::uint64_t needed, const physical_proper
   if (needed <= *free_) return true;
   auto tried = vmm::create(bound, bytes{needed}, properties);
   if (tried) {
-    detail::report_failure(release_surely(bound, *tried));
+    detail::report_failure(vmm::release_surely(bound, *tried));
     free_ = needed;
     return true;
   }

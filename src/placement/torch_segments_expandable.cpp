@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "device/state.hpp"
+#include "device/surely.hpp"
 #include "placement/torch_segments.hpp"
 #include "weir/device/virtual_memory.hpp"
 
@@ -148,8 +149,8 @@ result<void> torch_segments::map_pages(std::uint64_t address, std::uint64_t size
   };
   auto outcome = attempt();
   if (outcome) return outcome;
-  if (mapped) detail::report_failure(vmm::unmap(bound, address, bytes{size}));
-  for (const vmm::physical& each : pages) detail::report_failure(release_surely(bound, each));
+  if (mapped) detail::report_failure(vmm::unmap_surely(bound, address, bytes{size}));
+  for (const vmm::physical& each : pages) detail::report_failure(vmm::release_surely(bound, each));
   return outcome;
 }
 

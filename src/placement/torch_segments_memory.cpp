@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "device/state.hpp"
+#include "device/surely.hpp"
 #include "placement/torch_segments.hpp"
 #include "weir/device/event.hpp"
 #include "weir/device/virtual_memory.hpp"
@@ -199,9 +200,9 @@ result<void> torch_segments::map_segment(segment& fresh, std::uint64_t& base,
     base = range;
     return outcome;
   }
-  if (mapped) detail::report_failure(vmm::unmap(bound, range, size));
-  if (range != 0) detail::report_failure(vmm::free(bound, range, size));
-  detail::report_failure(release_surely(bound, memory));
+  if (mapped) detail::report_failure(vmm::unmap_surely(bound, range, size));
+  if (range != 0) detail::report_failure(vmm::free_surely(bound, range, size));
+  detail::report_failure(vmm::release_surely(bound, memory));
   return outcome;
 }
 
@@ -243,8 +244,8 @@ result<void> torch_segments::give_back(std::uint64_t base, const segment& home,
   if (!rules_.mapped) return free_without_lock(base, bound);
   WEIR_TRY(vmm::unmap(bound, base, bytes{home.size}));
   // The memory is gone from here; what fails now is reported.
-  detail::report_failure(release_surely(bound, home.memory));
-  detail::report_failure(vmm::free(bound, base, bytes{home.size}));
+  detail::report_failure(vmm::release_surely(bound, home.memory));
+  detail::report_failure(vmm::free_surely(bound, base, bytes{home.size}));
   return {};
 }
 

@@ -1,6 +1,8 @@
 // Whether a driver maps memory that network cards can reach: asked once, by doing it.
 #include "device/rdma_probe.hpp"
 
+#include <algorithm>
+
 #include "device/device_fixture.hpp"
 
 namespace weir::testing_support { namespace {
@@ -39,6 +41,27 @@ TEST_F(rdma_probe, ADriverThatRefusesAnyStepSaysNo) {
     EXPECT_EQ(driver.live(), live) << driver::info(refused).symbol;
     driver.always.clear();
     EXPECT_FALSE(detail::maps_with_rdma(bound)) << "asked once";
+  }
+}
+
+TEST(rdma_probe_that_fails_once, TakesEverythingBackAtTheSecondAttempt) {
+  for (const call failing : {call::mem_unmap, call::mem_address_free, call::mem_release}) {
+    std::size_t position = 0;
+    for (const bool fails : {false, true}) {
+      fake_driver driver{1};
+      const auto opened = runtime::open_table(driver.table, "fake").value();
+      const context_scope bound{opened->device(device_id{0}).value()};
+      const std::size_t live = driver.live();
+      driver.clear_log();
+      if (fails) driver.fail_nth(position, driver::CUDA_ERROR_UNKNOWN);
+      EXPECT_TRUE(detail::maps_with_rdma(bound)) << driver::info(failing).symbol;
+      EXPECT_EQ(driver.count(failing), fails ? 2u : 1u) << driver::info(failing).symbol;
+      EXPECT_EQ(driver.live(), live) << driver::info(failing).symbol;
+      const auto calls = driver.calls();
+      position =
+          static_cast<std::size_t>(std::find(calls.begin(), calls.end(), failing) - calls.begin()) +
+          1;
+    }
   }
 }
 
