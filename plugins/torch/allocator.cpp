@@ -1,7 +1,6 @@
 // Requests and frees.
 #include "allocator.hpp"
 
-#include <c10/core/Allocator.h>
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "errors.hpp"
+#include "profilers.hpp"
 
 namespace weir_torch {
 namespace {
@@ -39,8 +39,7 @@ std::size_t size_taken_by(const void* block, const device_state& state, std::siz
 
 /// Whether a profiler or a sanitizer is attached that is notified of every block.
 [[gnu::always_inline]] inline bool has_tools() {
-  return C10_UNLIKELY(c10::impl::GPUTrace::haveState) ||
-         C10_UNLIKELY(c10::memoryProfilingEnabled());
+  return C10_UNLIKELY(c10::impl::GPUTrace::haveState) || C10_UNLIKELY(profilers::want_memory());
 }
 
 }  // namespace

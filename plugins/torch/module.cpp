@@ -14,6 +14,7 @@
 #include "allocator.hpp"
 #include "errors.hpp"
 #include "opened_memory.hpp"
+#include "profilers.hpp"
 #include "suspension.hpp"
 #include "weir/base/version.hpp"
 #include "weir/device/stream_watch.hpp"
@@ -60,6 +61,7 @@ void install(const std::string& list, bool exportable_if_possible) {
       allocator->settings().heap_policy != weir::placement_policy::classic;
   watch_settings(memory_is_mapped, [allocator] { allocator->apply_settings(); });
   allocator->apply_settings();
+  profilers::find_list();  // before anybody asks
   set_installed(allocator);
   ::pthread_atfork(nullptr, nullptr, [] { installed()->on_forked_child(); });
   // torch.accelerator asks this register. An entry of a lower priority than torch's own, which is 1
