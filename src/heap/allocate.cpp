@@ -154,8 +154,9 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
 /// From the store to the user.
 void central_heap::enter_block(block& block, block_index index, bytes size, account_number account,
                                pool_state& from) noexcept {
+  // Who took the record for that of an earlier block sees the new address with it: claim().
+  std::atomic_thread_fence(std::memory_order_release);
   become_live(block, account, size.count(), block.size());
-  block.recorded = false;
   block.out.next = no_block;
   block.out.home = 0;
   table_.insert(block.address, index);
@@ -173,8 +174,7 @@ void central_heap::hand_out(block_index index, bytes size, account_number accoun
     cache->most_units.store(caches_.bound_at(placement_.reserved), std::memory_order_relaxed);
     // So that the free finds its place; without host memory it goes to the store instead.
     count_in(*cache, account);
-    if (account < cache->delta_count && block.units <= most_binned_units)
-      block.out.home = cache->home();
+    if (cache->counts(account) && block.units <= most_binned_units) block.out.home = cache->home();
     static_cast<void>(flusher_.ensure_bins(*cache, stream, block.stream));
   }
   emit(memory_event_kind::allocate, block, stream, account);

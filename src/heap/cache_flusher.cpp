@@ -30,14 +30,77 @@ void cache_flusher::fold(thread_cache& cache) noexcept {
   cache.sum = {};
 }
 
-void cache_flusher::flush_list(block_index head, bool counted) noexcept {
+bool cache_flusher::begin_free(block_index index) noexcept {
+  core_.mutex_.assert_held();
+  block& block = core_.blocks_[index];
+  if (block.units > most_binned_units) return heap::begin_free(block);
+  if (!claim(block, block.address)) return false;
+  if (thread_cache* const writer = writer_of(block)) core_.caches_.await_owner(*writer);
+  return decide(block);
+}
+
+thread_cache* cache_flusher::writer_of(const block& block) const noexcept {
+  const std::uint16_t home = block.out.home;
+  if (!thread_caches::is_home(home)) return nullptr;
+  thread_cache* const cache = core_.caches_.at(home);
+  return cache == core_.own_cache() ? nullptr : cache;
+}
+
+void cache_flusher::end_claims_on(const block& block) noexcept {
+  if (!block.claimed.load(std::memory_order_acquire)) [[likely]]
+    return;
+  // Seldom: it is freed twice, or just now looked at by who would do that. Whoever has claimed it
+  // has it in one of the lists of a cache, or lets go of it before its owner is outside.
+  const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
+  core_.caches_.for_each([&](thread_cache& each) {
+    core_.mutex_.assert_held();
+    each.leave_all_unplaced(core_.blocks_);
+    block_index next = std::exchange(each.unplaced, no_block);
+    each.unplaced_count = 0;
+    each.unplaced_units = 0;
+    while (next != no_block) {
+      const block_index index = next;
+      auto& given = core_.blocks_[index];
+      next = given.out.given_next;
+      if (given.is() == block_kind::given_back) {
+        each.leave_unplaced(index, given);
+      } else if (!decide(given)) {
+        host_.report_second_free(given);
+      }
+    }
+  });
+}
+
+void cache_flusher::flush_given(block_index head) noexcept {
+  const thread_cache* awaited = nullptr;
+  while (head != no_block) {
+    const block_index index = head;
+    block& block = core_.blocks_[index];
+    head = block.out.given_next;
+    if (head != no_block) fetch_for_flush(core_.blocks_[head]);
+    // All of them were claimed before: to wait once is enough for all that are of one owner.
+    if (thread_cache* const writer = writer_of(block); writer != nullptr && writer != awaited) {
+      core_.caches_.await_owner(*writer);
+      awaited = writer;
+    }
+    const stream_slot slot = block.out.given_on;
+    if (!decide(block)) {
+      host_.report_second_free(block);
+      continue;
+    }
+    block.stream = slot;
+    core_.accounts_.freed(block.account, block.size() - block.out.waste, block.size());
+    host_.free_to_store(index, core_.order_.now(slot));
+  }
+}
+
+void cache_flusher::flush_list(block_index head) noexcept {
   while (head != no_block) {
     const block_index index = head;
     block& block = core_.blocks_[index];
     head = block.out.next;
     if (head != no_block) fetch_for_flush(core_.blocks_[head]);
-    if (!counted)
-      core_.accounts_.freed(block.account, block.size() - block.out.waste, block.size());
+    end_claims_on(block);
     host_.free_to_store(index, core_.order_.now(block.stream));
   }
 }
@@ -56,7 +119,7 @@ void cache_flusher::flush_soon(block_index head, flush_queue& queue) noexcept {
 }
 
 void cache_flusher::flush_queued(flush_queue& queue) noexcept {
-  for (std::size_t i = 0; i < queue.count; ++i) flush_list(queue.heads[i], true);
+  for (std::size_t i = 0; i < queue.count; ++i) flush_list(queue.heads[i]);
   queue.count = 0;
 }
 
@@ -75,7 +138,7 @@ void cache_flusher::flush_unplaced(thread_cache& cache) noexcept {
   const block_index head = std::exchange(cache.unplaced, no_block);
   cache.unplaced_count = 0;
   cache.unplaced_units = 0;
-  flush_list(head, false);
+  flush_given(head);
 }
 
 void cache_flusher::flush_bins(thread_cache& cache, stream_bins& bins) noexcept {
@@ -166,7 +229,7 @@ void cache_flusher::close(thread_cache& cache) noexcept {
   core_.mutex_.assert_held();
   fold(cache);
   // Those that still hold a block of this cache find it closed, and use the lock.
-  flush_list(cache.close_remote(), false);
+  flush_given(cache.close_remote());
   cache.hand_back_aside(core_.blocks_);
   static_cast<void>(flush(cache));
 }

@@ -16,6 +16,9 @@ class cache_flusher_host {
  public:
   /// A freed block that is in no cache any more goes to the store of its pool.
   virtual void free_to_store(block_index index, stamp freed) noexcept = 0;
+  /// The block was freed by another thread after its home's owner had freed it. That call has
+  /// returned success.
+  virtual void report_second_free(const block& block) noexcept = 0;
 
  protected:
   ~cache_flusher_host() = default;
@@ -63,6 +66,11 @@ class cache_flusher {
   /// The cache's thread has ended: flushes everything and closes the cache to other threads.
   void close(thread_cache& cache) noexcept;
 
+  // --- Which of several frees is the first ------------------------------------------------------
+
+  /// Ends the life of a live block. False: another thread frees it, or has freed it.
+  [[nodiscard]] bool begin_free(block_index index) noexcept;
+
   // --- Into caches ------------------------------------------------------------------------------
 
   /// Puts a freed block, counted as freed, into the cache; flushes what has to make way for it.
@@ -83,7 +91,15 @@ class cache_flusher {
     std::size_t count = 0;
   };
 
-  void flush_list(block_index head, bool counted) noexcept WEIR_REQUIRES(core_.mutex_);
+  /// Blocks of a list by size, which are counted as freed.
+  void flush_list(block_index head) noexcept WEIR_REQUIRES(core_.mutex_);
+  /// Claimed blocks, which are not.
+  void flush_given(block_index head) noexcept WEIR_REQUIRES(core_.mutex_);
+  /// The cache whose owner may be writing the block's kind just now; null: there is none.
+  [[nodiscard]] thread_cache* writer_of(const block& block) const noexcept
+      WEIR_REQUIRES(core_.mutex_);
+  /// No thread has claimed the freed block any more; frees of others that came second are reported.
+  void end_claims_on(const block& block) noexcept WEIR_REQUIRES(core_.mutex_);
   void flush_soon(block_index head, flush_queue& queue) noexcept WEIR_REQUIRES(core_.mutex_);
   void flush_queued(flush_queue& queue) noexcept WEIR_REQUIRES(core_.mutex_);
   void fetch_for_flush(const block& block) const noexcept WEIR_REQUIRES(core_.mutex_);

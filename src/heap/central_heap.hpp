@@ -183,7 +183,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] bool locked_free(thread_cache& cache, void* pointer, stream_id stream,
                                  bytes expected) noexcept WEIR_EXCLUDES(mutex_);
   [[nodiscard]] bool free_to_owner(thread_cache& cache, block_index index, stream_bins& bins,
-                                   thread_cache& owner) noexcept;
+                                   std::uint64_t address) noexcept;
   void flush_own_unplaced(thread_cache& own) noexcept WEIR_EXCLUDES(mutex_);
   /// Of blocks of the allocator's own pool, whose account is their tag's number.
   void emit_own(event_sink& sink, memory_event_kind kind, const block& block,
@@ -245,6 +245,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// All streams that the block waited for have completed: it leaves `pending`.
   void free_waited(block_index index, stamp freed) noexcept override WEIR_REQUIRES(mutex_);
   void free_to_store(block_index index, stamp freed) noexcept override WEIR_REQUIRES(mutex_);
+  void report_second_free(const block& block) noexcept override WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<block_index> find_live(const void* pointer) override WEIR_REQUIRES(mutex_);
 
   void record_use(block_index index, stream_slot slot, stream_id stream) override

@@ -40,7 +40,7 @@ result<void> checked_frees::free(block_index index, stream_slot slot, driver_acc
   awaited_free own{.address = block.address};
   order::pending_frees::waiting waits = core_.pending_.forget(index, slot, core_.order_);
   std::vector<stamp> declared;
-  block.recorded = false;
+  block.out.home = 0;
   block.become(block_kind::pending);
   block.stream = slot;
   core_.foreign_uses_.join(index, core_.order_);

@@ -105,11 +105,11 @@ bool central_heap::locked_free(thread_cache& cache, void* pointer, stream_id str
   block& block = blocks_[index];
   const std::uint64_t requested = block.size() - block.out.waste;
   const bool plain =
-      block.is() == block_kind::live && !block.recorded && cache.counts(block.account);
+      block.is() == block_kind::live && !block.is_recorded() && cache.counts(block.account);
   if (!plain || (expected != any_size && expected.count() != requested)) return false;
   stream_bins* const bins =
       stream != stream_id{} ? cache.bins_of(stream) : cache.bins_of(block.stream);
-  if (bins == nullptr || !begin_free(block)) return false;
+  if (bins == nullptr || !flusher_.begin_free(index)) return false;
   emit(memory_event_kind::deallocate, block, bins->id, block.account);
   cache.count_free(block.account, requested, block.size());
   if (flusher_.keep(cache, index, bins->slot, bins->id)) {
@@ -171,49 +171,61 @@ bool central_heap::cached_free(thread_cache& cache, void* pointer, stream_id str
   const block_index index = table_.find(reinterpret_cast<std::uint64_t>(pointer));
   if (index == no_block) return leave_it();
   block& block = blocks_[index];
-  if (block.is() != block_kind::live || block.recorded || !cache.counts(block.account))
-    return leave_it();
-  const std::uint64_t requested = block.size() - block.out.waste;
-  if (expected != any_size && expected.count() != requested) return leave_it();
+  if (block.is() != block_kind::live || !cache.counts(block.account)) return leave_it();
+  if (expected != any_size && expected.count() != block.size() - block.out.waste) return leave_it();
   stream_bins* const bins =
       stream != stream_id{} ? cache.bins_of(stream) : cache.bins_of(block.stream);
   if (bins == nullptr) return leave_it();
 
+  const std::uint16_t home = block.out.home;
   if (block.units <= most_binned_units) {
-    const std::uint16_t home = block.out.home;
     if (home != cache.number && home != 0)
-      return free_to_owner(cache, index, *bins, *caches_.at(home));
+      return free_to_owner(cache, index, *bins, reinterpret_cast<std::uint64_t>(pointer));
     if (cache.units + block.units > cache.bound()) return leave_it();
     if (home != 0) {
       block.become(block_kind::thread_cached);  // its own: without a read-modify-write
-    } else if (!begin_free(block)) {
-      return leave_it();
+    } else {
+      if (!claim(block, reinterpret_cast<std::uint64_t>(pointer))) return leave_it();
+      if (block.out.home != 0) {
+        withdraw(block);
+        return leave_it();
+      }
+      if (!decide(block)) return leave_it();
+      block.out.home = cache.home();
     }
     cache.units += block.units;
-    block.out.home = cache.home();
     bins->push(index, block);
   } else {
-    if (cache.large != no_block || !begin_free(block)) return leave_it();
+    // One that is recorded has a home.
+    if (home != 0 || cache.large != no_block || !begin_free(block)) return leave_it();
     cache.large = index;
     cache.large_units = block.units;
   }
   block.stream = bins->slot;
-  cache.count_free(block.account, requested, block.size());
+  cache.count_free(block.account, block.size() - block.out.waste, block.size());
   if (cache.observer != nullptr)
     emit_own(*cache.observer, memory_event_kind::deallocate, block, bins->id);
   cache.leave();
   return true;
 }
 
-/// The block came through another thread's cache: that gets it back, and counts it.
+/// The block came through another thread's cache: that gets it back, and counts it. One that is
+/// recorded is left alone.
 bool central_heap::free_to_owner(thread_cache& cache, block_index index, stream_bins& bins,
-                                 thread_cache& owner) noexcept {
+                                 std::uint64_t address) noexcept {
   block& block = blocks_[index];
-  if (!begin_free(block)) {
+  if (bins.slot > most_given_on || block.is_recorded() || !claim(block, address)) {
     cache.leave();
     return false;
   }
-  block.stream = bins.slot;
+  const std::uint16_t home = block.out.home;
+  if (!thread_caches::is_home(home) || home == cache.number) {  // not any more
+    withdraw(block);
+    cache.leave();
+    return false;
+  }
+  thread_cache& owner = *caches_.at(home);
+  block.out.given_on = static_cast<std::uint16_t>(bins.slot);
   // Before it is handed back: behind that the block may be anybody's.
   if (cache.observer != nullptr)
     emit_own(*cache.observer, memory_event_kind::deallocate, block, bins.id);

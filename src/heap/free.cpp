@@ -46,7 +46,13 @@ result<void> central_heap::slow_free(void* pointer, const stream_ref* stream, by
 
 result<block_index> central_heap::find_live(const void* pointer) {
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
-  const block_index index = table_.find(address);
+  block_index index = table_.find(address);
+  if (index != no_block && blocks_[index].claimed.load(std::memory_order_acquire)) {
+    // Only who is home can say whether it is freed already: seldom, as this is a second free.
+    const thread_caches::stop stopped{caches_, own_cache()};
+    flusher_.settle_caches();
+    index = table_.find(address);
+  }
   if (index == no_block) return inspector_.why_not_live(address);
   if (blocks_[index].is() != block_kind::live) return inspector_.freed_already(blocks_[index]);
   return index;
@@ -67,7 +73,7 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
   }
   pool_of(block).memory->prepare_free(slot);
   const bool is_checked = pool_of(block).memory->inspects();
-  if (block.recorded || is_checked) pending_.prepare(index);
+  if (block.is_recorded() || is_checked) pending_.prepare(index);
   if (is_checked) checked_frees_.prepare();
   const bytes requested{block.size() - block.out.waste};
   result<void> outcome;
@@ -77,7 +83,8 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
                     .detail = "the block was asked for with " + to_string(requested)};
   }
   // These may throw. The lock keeps out no thread that frees the block without it.
-  if (!begin_free(block)) return inspector_.freed_already(block);
+  const bool is_recorded = block.is_recorded();
+  while (!flusher_.begin_free(index)) WEIR_TRY(find_live(pointer));
   // From here on nothing fails.
   emit(memory_event_kind::deallocate, block, order_.id(slot), block.account);
   flusher_.raise_own_peaks();  // it was live until now
@@ -86,7 +93,7 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
     auto checked = checked_frees_.free(index, slot, driver);
     return checked ? outcome : checked;
   }
-  if (block.recorded) {
+  if (is_recorded) {
     free_recorded(index, slot, driver);
     return outcome;
   }
@@ -110,7 +117,7 @@ void central_heap::free_recorded(block_index index, stream_slot slot,
                                  driver_access& driver) noexcept {
   block& block = blocks_[index];
   order::pending_frees::waiting waits = pending_.forget(index, slot, order_);
-  block.recorded = false;
+  block.out.home = 0;
   block.become(block_kind::pending);
   block.stream = slot;
   if (waits.others.empty()) {
@@ -145,6 +152,13 @@ void central_heap::free_to_store(block_index index, stamp freed) noexcept {
   }
   from.memory->free(index, freed);
   if (from.blocks == 0 && from.holders == 0) pools_to_sweep_ = true;
+}
+
+/// Whose call it was has been told of success: it could not know.
+void central_heap::report_second_free(const block& block) noexcept try {
+  report_error(inspector_.freed_already(block));
+} catch (const std::bad_alloc&) {
+  report_error({.code = errc::double_free});
 }
 
 result<void> central_heap::record_stream(void* pointer, const stream_ref& stream) try {
@@ -188,8 +202,7 @@ void central_heap::free_waited(block_index index, stamp freed) noexcept {
 void central_heap::record_use(block_index index, stream_slot slot, stream_id stream) {
   block& block = blocks_[index];
   pending_.record(index, slot);
-  block.recorded = true;
-  block.out.home = 0;  // nobody frees it without looking
+  block.out.home = block::recorded;  // nobody frees it without looking
   placement_.emit({.kind = memory_event_kind::record_stream,
                    .tag = accounts_.tag_of(block.account).number(),
                    .pool = accounts_.pool_of(block.account),

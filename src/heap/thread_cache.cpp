@@ -4,8 +4,19 @@
 #include <algorithm>
 #include <new>
 #include <thread>
+#include <utility>
 
 namespace weir { inline namespace v0 { namespace heap {
+
+namespace {
+
+/// The owner is inside for some tens of instructions, unless it was put to sleep there.
+void await_leave(const thread_cache& cache) noexcept {
+  for (int spins = 0; cache.busy.load(std::memory_order_acquire) != 0; ++spins)
+    if (spins > 100) std::this_thread::yield();
+}
+
+}  // namespace
 
 constinit thread_local local_cache this_thread{};
 
@@ -42,7 +53,17 @@ void thread_cache::leave_aside_unplaced(block_store& blocks) noexcept {
   const auto all = std::exchange(aside, {});
   block_index next = all.first;
   for (std::uint32_t i = 0; i < all.count; ++i) {
-    const block_index index = std::exchange(next, blocks[next].out.next);
+    const block_index index = std::exchange(next, blocks[next].out.given_next);
+    leave_unplaced(index, blocks[index]);
+  }
+}
+
+void thread_cache::leave_all_unplaced(block_store& blocks) noexcept {
+  leave_aside_unplaced(blocks);
+  if (remote.load(std::memory_order_relaxed) == remote_closed) return;
+  auto next = static_cast<block_index>(remote.exchange(0, std::memory_order_acquire));
+  while (next != no_block) {
+    const block_index index = std::exchange(next, blocks[next].out.given_next);
     leave_unplaced(index, blocks[index]);
   }
 }
@@ -56,15 +77,18 @@ void thread_cache::take_in_remote(block_store& blocks) noexcept {
   for (auto next = static_cast<block_index>(seen); next != no_block;) {
     const block_index index = next;
     block& block = blocks[index];
-    next = block.out.next;
+    next = block.out.given_next;
     // All of them were written by another processor: one after the other would take as long each.
     fetch(blocks[next]);
     fetch(blocks[block.out.ahead]);
-    stream_bins* const into = bins_of(block.stream);
-    if (into == nullptr || !counts(block.account) || units + block.units > bound()) {
+    stream_bins* const into = bins_of(stream_slot{block.out.given_on});
+    if (into == nullptr || !counts(block.account) || units + block.units > bound() ||
+        block.is() != block_kind::given_back) {
       leave_unplaced(index, block);
       continue;
     }
+    static_cast<void>(decide(block));
+    block.stream = into->slot;
     count_free(block.account, block.size() - block.out.waste, block.size());
     into->push(index, block);
     units += block.units;
@@ -78,7 +102,7 @@ bool thread_cache::push_remote(block_index first, block& last, std::uint64_t mor
     if (seen == remote_closed) return false;
     const std::uint64_t waiting = (seen >> 32) + more;
     if (waiting > bound() || waiting > 0xffff'fffe) return false;
-    last.out.next = static_cast<block_index>(seen);
+    last.out.given_next = static_cast<block_index>(seen);
     next = waiting << 32 | first;
   } while (!remote.compare_exchange_weak(seen, next, std::memory_order_release,
                                          std::memory_order_relaxed));
@@ -165,7 +189,8 @@ void thread_caches::recycle(thread_cache& cache) noexcept {
 }
 
 thread_caches::stop::stop(thread_caches& all, thread_cache* except) noexcept
-    : all_{all}, except_{except} {
+    : all_{all}, except_{except}, inner_{std::exchange(all.stopped_, true)} {
+  if (inner_) return;
   for (auto& each : all_.all_) {
     if (each.get() == except_) continue;
     any_ = true;
@@ -174,15 +199,13 @@ thread_caches::stop::stop(thread_caches& all, thread_cache* except) noexcept
   }
   if (!any_) return;
   asymmetric_barrier::heavy();
-  for (auto& each : all_.all_) {
-    if (each.get() == except_) continue;
-    // The owner is inside for some tens of instructions, unless it was put to sleep there.
-    for (int spins = 0; each->busy.load(std::memory_order_acquire) != 0; ++spins)
-      if (spins > 100) std::this_thread::yield();
-  }
+  for (auto& each : all_.all_)
+    if (each.get() != except_) await_leave(*each);
 }
 
 thread_caches::stop::~stop() {
+  if (inner_) return;
+  all_.stopped_ = false;
   if (!any_) return;
   asymmetric_barrier::heavy();  // an owner that sees itself let go sees what was done before
   for (auto& each : all_.all_) {
@@ -190,6 +213,16 @@ thread_caches::stop::~stop() {
     each->attention.store(each->attention.load(std::memory_order_relaxed) & ~thread_cache::stopped,
                           std::memory_order_release);
   }
+}
+
+void thread_caches::await_owner(thread_cache& cache) noexcept {
+  if (stopped_ || cache.remote.load(std::memory_order_relaxed) == remote_closed) return;
+  // Kept out meanwhile: one that comes back all the time might never be seen outside.
+  const std::uint32_t before = cache.attention.load(std::memory_order_relaxed);
+  cache.attention.store(before | thread_cache::stopped, std::memory_order_seq_cst);
+  asymmetric_barrier::heavy();
+  await_leave(cache);
+  cache.attention.store(before, std::memory_order_release);
 }
 
 void thread_caches::set_reason(std::uint32_t reason, bool on) noexcept {

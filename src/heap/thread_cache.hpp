@@ -17,6 +17,12 @@
 //   live ---> aside: free_to_owner, where the block's home is another thread's cache
 //   live ---> stored: locked_free, free_locked, where no cache takes it
 //
+//   Two threads free a live block at once, one of them its home's owner without the lock:
+//
+//   live ---> aside: the other thread's claim()
+//   aside ---> aside and binned: the owner, in fast_free or cached_free, read `kind` before that
+//   aside and binned ---> binned: the other thread's free was the second, and is reported
+//
 //   stored    free memory in the pool's store
 //   live      handed out
 //   binned    in a list by size of a cache, which is the block's home
@@ -25,8 +31,17 @@
 //   remote    home, in the list of the cache that other threads write
 //   unplaced  found no place in its home; whoever has the lock next flushes it
 //
-// Blocks that are binned, large, aside, remote or unplaced are of kind thread_cached and stay in
-// the address table. Those that are aside, remote or unplaced are not counted as freed yet.
+// Blocks that are binned or large are of kind thread_cached. Those that are aside, remote or
+// unplaced are claimed, of kind given_back, and not counted as freed yet. All stay in the address
+// table.
+//
+// The owner writes `kind` without a read-modify-write, so only who sees all that it wrote can say
+// which of two frees was the first: the owner itself (take_in_remote), or who has stopped it or
+// waited until it was outside (flush_given, begin_free). A claimed block whose kind is not
+// given_back then was freed by its owner first, and may even be handed out again. The claim lasts
+// until that is decided: nobody else sets the block aside, and the lists of claimed blocks run
+// through members of their own. A block whose claim is open is not returned to its store
+// (end_claims_on).
 #pragma once
 
 #include <algorithm>
@@ -50,6 +65,8 @@ namespace weir { inline namespace v0 { namespace heap {
 
 /// Blocks above this size (1 MiB) are not kept by size; one of them is kept a thread.
 constexpr std::uint32_t most_binned_units = 2048;
+/// Blocks behind the work of streams with larger numbers are freed for their home with the lock.
+constexpr stream_slot most_given_on = 0xffff;
 
 /// The block is the user's from now on, who asked for so many of its bytes. Every request that
 /// finds one ends here.
@@ -60,16 +77,52 @@ inline void become_live(block& block, account_number account, std::uint64_t requ
   block.out.waste = static_cast<std::uint32_t>(rounded - requested);
 }
 
-/// Ends the life of a live block. Of several threads that free it at once, one gets true; the
-/// others free nothing. Whatever may refuse the free comes before.
-///
-/// Every free calls it, but those of a binned block without the lock by the thread whose cache is
-/// its home. They read `kind` and write it some instructions later: a free by another thread within
-/// these is not seen.
+/// Ends the life of a live block above 1 MiB, which has no home. Of several threads that free it at
+/// once, one gets true; the others free nothing. Whatever may refuse the free comes before.
 [[nodiscard]] inline bool begin_free(block& block) noexcept {
   auto was = block_kind::live;
   return block.kind.compare_exchange_strong(was, block_kind::thread_cached,
                                             std::memory_order_relaxed);
+}
+
+/// Frees the live block at this address, up to 1 MiB, for a thread that is not its home's. Of
+/// several such threads one gets true; the others free nothing.
+///
+/// Whether this free or one by the home's owner came first is still open. The owner reads `kind`
+/// and writes it some instructions later without a read-modify-write, and so may overwrite what is
+/// written here: then its free is the first. Who has claimed the block writes `given_on`,
+/// `given_next` and `ahead`, and nothing that the owner uses, until it is decided
+/// (thread_cache::take_in_remote, cache_flusher).
+[[nodiscard]] inline bool claim(block& block, std::uint64_t address) noexcept {
+  if (block.claimed.exchange(true, std::memory_order_acquire)) return false;
+  auto was = block_kind::live;
+  if (block.kind.compare_exchange_strong(was, block_kind::given_back, std::memory_order_acq_rel,
+                                         std::memory_order_relaxed)) {
+    if (block.address == address) return true;
+    // The record stands for another block by now: nobody frees that one.
+    was = block_kind::given_back;
+    block.kind.compare_exchange_strong(was, block_kind::live, std::memory_order_release,
+                                       std::memory_order_relaxed);
+  }
+  block.claimed.store(false, std::memory_order_release);
+  return false;
+}
+
+/// Takes the claim back: the block is live, unless its owner has freed it.
+inline void withdraw(block& block) noexcept {
+  auto was = block_kind::given_back;
+  block.kind.compare_exchange_strong(was, block_kind::live, std::memory_order_release,
+                                     std::memory_order_relaxed);
+  block.claimed.store(false, std::memory_order_release);
+}
+
+/// Ends the claim, by who can see what the home's owner has written: the owner, or whoever has
+/// stopped it. True: the block is freed. False: its owner was first, and it is what that made it.
+[[nodiscard]] inline bool decide(block& block) noexcept {
+  const bool was_first = block.is() == block_kind::given_back;
+  if (was_first) block.become(block_kind::thread_cached);
+  block.claimed.store(false, std::memory_order_release);
+  return was_first;
 }
 
 /// The blocks a thread keeps for one stream: a list for every size, last freed first.
@@ -221,9 +274,9 @@ class alignas(64) thread_cache {
       deltas[account].count_free(requested, rounded);
   }
 
-  /// Keeps a freed block, not counted as freed yet, for whoever next has the lock.
+  /// Keeps a claimed block, not counted as freed yet, for whoever next has the lock.
   void leave_unplaced(block_index index, block& block) noexcept {
-    block.out.next = unplaced;
+    block.out.given_next = unplaced;
     unplaced = index;
     unplaced_units += block.units;
     ++unplaced_count;
@@ -232,10 +285,11 @@ class alignas(64) thread_cache {
   [[nodiscard]] bool has_enough_unplaced() const noexcept {
     return unplaced_count >= most_unplaced || unplaced_units > bound();
   }
-  /// Sets a block aside that came from `owner`: a write to what both threads use costs each of them
-  /// as much as all else, so it is made for several. What is aside must all be of one owner.
+  /// Sets a claimed block aside that came from `owner`: a write to what both threads use costs each
+  /// of them as much as all else, so it is made for several. What is aside must all be of one
+  /// owner.
   void set_aside(block_index index, block& block, thread_cache& owner) noexcept {
-    block.out.next = aside.first;
+    block.out.given_next = aside.first;
     aside.first = index;
     if (aside.count++ == 0) aside.last = index;
     aside.units += block.units;
@@ -249,13 +303,16 @@ class alignas(64) thread_cache {
   /// they are left unplaced.
   void hand_back_aside(block_store& blocks) noexcept;
   void leave_aside_unplaced(block_store& blocks) noexcept;
-  /// Takes in what other threads freed. What finds no place here is left unplaced.
+  /// Takes in what other threads freed. What finds no place here is left unplaced, and so is what
+  /// the owner had freed before.
   void take_in_remote(block_store& blocks) noexcept;
+  /// Leaves unplaced whatever is on its way here or elsewhere.
+  void leave_all_unplaced(block_store& blocks) noexcept;
 
   // --- From any thread --------------------------------------------------------------------------
 
   /// Leaves blocks that this cache handed out and another thread freed, of so many units together,
-  /// linked from `first` to `last`; they are thread_cached already and name their streams. False:
+  /// linked from `first` to `last`; they are claimed and name the streams of their frees. False:
   /// the cache is closed or has enough.
   [[nodiscard]] bool push_remote(block_index first, block& last, std::uint64_t more) noexcept;
   /// Takes no more from other threads; returns the list of what they left, not counted as freed.
@@ -359,6 +416,10 @@ class thread_caches {
   [[nodiscard]] thread_cache* at(std::uint16_t number) const noexcept {
     return homes_[number].load(std::memory_order_acquire);
   }
+  /// Whether that is the number of a cache.
+  [[nodiscard]] static bool is_home(std::uint16_t number) noexcept {
+    return number != 0 && number < most_homes;
+  }
 
   /// Stops the owners of all caches but `except` (the caller's own) until the end of the scope.
   class stop {
@@ -372,7 +433,11 @@ class thread_caches {
     thread_caches& all_;
     thread_cache* except_;
     bool any_ = false;
+    bool inner_;  // of another one, which has stopped them all
   };
+
+  /// Returns when the owner's calls that had begun before are over, and what they wrote is seen.
+  void await_owner(thread_cache& cache) noexcept;
 
   /// Sets or clears a lasting reason for slow paths, on caches to come as well. Inside a stop.
   void set_reason(std::uint32_t reason, bool on) noexcept;
@@ -394,6 +459,7 @@ class thread_caches {
 
   std::uint64_t most_;
   std::uint32_t reasons_;
+  bool stopped_{};
   event_sink* observer_ = nullptr;
   std::vector<std::unique_ptr<thread_cache>> all_;
   std::vector<thread_cache*> idle_;

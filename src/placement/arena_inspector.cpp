@@ -53,6 +53,7 @@ void arena_inspector::describe(pool_snapshot& into, bool suspended) const {
         info.state = block_state::hole;
         break;
       case block_kind::thread_cached:
+      case block_kind::given_back:
         info.state = block_state::thread_cached;
         break;
       case block_kind::pending:

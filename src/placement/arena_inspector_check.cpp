@@ -88,6 +88,7 @@ class record_check {
         break;
       case block_kind::live:
       case block_kind::thread_cached:
+      case block_kind::given_back:
       case block_kind::pending:
         handed_out_ += there.size();
         break;

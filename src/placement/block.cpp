@@ -49,7 +49,6 @@ void block_store::recycle(block_index index) noexcept {
   old.units = 0;
   old.before = no_block;
   old.stream = no_stream;
-  old.recorded = false;
   old.account = 0;
   old.in = {};
   old.after = free_[index % 2];

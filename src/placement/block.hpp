@@ -40,7 +40,8 @@ using order::stream_slot;
 enum class block_kind : std::uint8_t {
   unused,         // the record is on the free list
   live,           // the user's
-  thread_cached,  // freed; in a thread's cache or on its way there
+  thread_cached,  // freed; in a thread's cache
+  given_back,     // freed by another thread than that of its home, on its way there
   pending,        // freed; waits for recorded streams
   run,            // free in a store: `stream` may use it, or everybody where that is nobody
   hole,           // addresses that no handle is mapped to as its current place
@@ -50,22 +51,30 @@ enum class block_kind : std::uint8_t {
 /// 48 bytes: live blocks by the hundred thousand must not cost the host more memory than they are
 /// worth. Owned by a block_store, in the list of its neighbours by address, under the heap's lock;
 /// except that of a live or thread_cached block the thread that frees or caches it writes `kind`
-/// and the members of `out`. What that thread needs lies in the first 32 bytes, which are in one
-/// cache line for every record of even number.
+/// and the members of `out`; heap/thread_cache.hpp says which. What two threads write, the one that
+/// frees the block and that of its home, lies in the first 32 bytes, which are in one cache line
+/// for every record of even number.
 struct block {
   std::atomic<block_kind> kind{block_kind::unused};
-  bool recorded = false;  // other streams used it: heap::uses knows which
+  /// A thread that is not its home's is freeing it, or has; outlives what the record stands for.
+  std::atomic<bool> claimed{false};
   std::uint16_t account = 0;
   unit_count units;
   std::uint64_t address = 0;
   stream_slot stream = no_stream;
-  /// Of a block that is handed out: live, thread_cached, pending.
+  /// Of a block that is handed out: live, thread_cached, given_back, pending.
   struct outside {
-    std::uint32_t waste;  // size - what was asked for
-    block_index next;     // in a thread's list
-    block_index ahead;    // a few further down the list of what others freed; a guess
+    // Of who has claimed it: its place in the list of what others freed, the block a few further
+    // down that list (a guess), and the stream behind whose work it was freed.
+    block_index given_next;
+    block_index ahead;
+    std::uint16_t given_on;
     std::uint16_t home;   // the thread cache it came through; 0: none
+    block_index next;     // in a list of its home
+    std::uint32_t waste;  // size - what was asked for
   };
+  /// The home of a block that other streams used, too: heap::uses knows which.
+  static constexpr std::uint16_t recorded = 0xfffe;
   /// Of a run or hole.
   struct inside {
     order::epoch freed;
@@ -83,6 +92,7 @@ struct block {
   [[nodiscard]] std::uint64_t end() const noexcept { return address + units * unit; }
   [[nodiscard]] std::uint64_t size() const noexcept { return units * unit; }
   [[nodiscard]] block_kind is() const noexcept { return kind.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool is_recorded() const noexcept { return out.home == recorded; }
   void become(block_kind now) noexcept { kind.store(now, std::memory_order_relaxed); }
 };
 static_assert(sizeof(block) == 48);

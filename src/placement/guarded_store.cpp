@@ -103,7 +103,8 @@ result<block_index> guarded_store::hand_out(region& home, const fenced_block& pl
   block.address = place.address;
   block.units = wanted.units;
   block.stream = wanted.stream;
-  block.out = {.waste = wanted.waste, .next = no_block, .ahead = no_block, .home = 0};
+  block.out = {};
+  block.out.waste = wanted.waste;
   block.become(block_kind::live);
   home.cells.back().index = index;
   ++home.uninspected;

@@ -20,6 +20,7 @@ block_state state_of(const block& of) noexcept {
     case block_kind::live:
       return block_state::live;
     case block_kind::thread_cached:
+    case block_kind::given_back:
       return block_state::thread_cached;
     case block_kind::pending:
       return block_state::pending;
@@ -169,7 +170,6 @@ void torch_segments::free(block_index index, stamp freed) noexcept {
   const bool done = shared_.order.completed(freed);
   const bool at_home = done || freed.stream == home.stream;
   back.become(block_kind::run);
-  back.recorded = false;
   back.account = 0;
   back.stream = at_home ? home.stream : freed.stream;
   back.in = {};

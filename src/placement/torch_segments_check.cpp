@@ -74,6 +74,7 @@ std::string torch_segments::check_block(block_index index, std::uint64_t base, c
   switch (block.is()) {
     case block_kind::live:
     case block_kind::thread_cached:
+    case block_kind::given_back:
     case block_kind::pending:
       sums.handed_out += block.size();
       sums.with_memory += block.size();

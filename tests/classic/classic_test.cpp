@@ -133,11 +133,9 @@ TEST_F(classic_fixed, what_comes_back_is_no_ones_block) {
   const auto block = bench.allocate(1024, 1);
   EXPECT_EQ(bench.blocks[block].is(), placement::block_kind::live);
   EXPECT_EQ(bench.blocks[block].stream, bench.slots[1]);
-  bench.blocks[block].recorded = true;
   bench.blocks[block].account = 7;
   bench.free(block, 1);
   EXPECT_EQ(bench.blocks[block].is(), placement::block_kind::run);
-  EXPECT_FALSE(bench.blocks[block].recorded);
   EXPECT_EQ(bench.blocks[block].account, 0U);
   EXPECT_EQ(bench.blocks[block].stream, bench.slots[1]);
   EXPECT_EQ(bench.store->handed_out(), 0U);

@@ -25,9 +25,13 @@ class noting_store final : public heap::cache_flusher_host {
     came.push_back(index);
     last = freed;
   }
+  void report_second_free(const block& block) noexcept override {
+    second_frees.push_back(block.address);
+  }
   [[nodiscard]] std::vector<block_index> take() { return std::exchange(came, {}); }
 
   std::vector<block_index> came;
+  std::vector<std::uint64_t> second_frees;
   heap::stamp last;
 };
 
@@ -61,6 +65,15 @@ class cache_flusher_test : public heap_test {
     record.account = 0;
     record.out = {};
     core.accounts_.allocated(0, record.size(), record.size());
+    return made;
+  }
+  /// A block that another thread than that of its home freed.
+  [[nodiscard]] block_index given_block(std::uint32_t units, const thread_cache* home = nullptr) {
+    const block_index made = live_block(units);
+    block& record = core.blocks_[made];
+    if (home != nullptr) record.out.home = home->home();
+    EXPECT_TRUE(heap::claim(record, record.address));
+    record.out.given_on = static_cast<std::uint16_t>(slot);
     return made;
   }
   /// A live block that the cache's owner frees into its list of the size.
@@ -99,11 +112,11 @@ TEST_F(cache_flusher_test, all_that_a_cache_has_goes_and_is_counted) {
   const block_index large = live_block(4096);
   ASSERT_TRUE(flusher.keep(mine, large, slot, on.id()));
   core.accounts_.freed(0, 4096 * 512, 4096 * 512);
-  const block_index remote = live_block(5);
+  const block_index remote = given_block(5);
   ASSERT_TRUE(mine.push_remote(remote, core.blocks_[remote], 5));
-  const block_index aside = live_block(6);
+  const block_index aside = given_block(6);
   mine.set_aside(aside, core.blocks_[aside], theirs);
-  const block_index unplaced = live_block(7);
+  const block_index unplaced = given_block(7);
   mine.leave_unplaced(unplaced, core.blocks_[unplaced]);
 
   EXPECT_TRUE(flusher.flush(mine));
@@ -124,9 +137,9 @@ TEST_F(cache_flusher_test, to_settle_counts_and_leaves_blocks_where_they_are) {
   thread_cache& mine = open();
   thread_cache& theirs = open();
   const block_index kept = binned(mine, 3);
-  const block_index aside = live_block(6);
+  const block_index aside = given_block(6);
   mine.set_aside(aside, core.blocks_[aside], theirs);
-  const block_index unplaced = live_block(7);
+  const block_index unplaced = given_block(7);
   mine.leave_unplaced(unplaced, core.blocks_[unplaced]);
   flusher.settle_caches();
   EXPECT_THAT(store.take(), ElementsAre(unplaced));
@@ -253,19 +266,94 @@ TEST_F(cache_flusher_test, of_one_stream_every_cache_hands_over_what_it_has) {
   EXPECT_THAT(store.take(), ElementsAre(stays));
 }
 
+TEST_F(cache_flusher_test, of_several_frees_one_is_the_first) {
+  const detail::mutex_lock lock{core.mutex_};
+  thread_cache& theirs = open();
+  for (const std::uint32_t units : {8u, heap::most_binned_units, heap::most_binned_units + 1}) {
+    const block_index index = live_block(units);
+    core.blocks_[index].out.home = units == 8 ? theirs.home() : 0;
+    EXPECT_TRUE(flusher.begin_free(index));
+    EXPECT_EQ(core.blocks_[index].is(), block_kind::thread_cached);
+    EXPECT_FALSE(core.blocks_[index].claimed);
+    EXPECT_FALSE(flusher.begin_free(index));
+    EXPECT_FALSE(core.blocks_[index].claimed);
+  }
+  const block_index claimed = given_block(8);
+  EXPECT_FALSE(flusher.begin_free(claimed));
+  EXPECT_TRUE(core.blocks_[claimed].claimed);
+  EXPECT_EQ(theirs.attention.load() & thread_cache::stopped, 0u);
+}
+
+TEST_F(cache_flusher_test, what_its_owner_freed_first_stays_the_owners) {
+  const detail::mutex_lock lock{core.mutex_};
+  thread_cache& mine = open();
+  thread_cache& theirs = open();
+  const block_index cached = given_block(5, &theirs);
+  const block_index live = given_block(6, &theirs);
+  const block_index given = given_block(7, &theirs);
+  core.blocks_[cached].become(block_kind::thread_cached);
+  core.blocks_[live].become(block_kind::live);  // handed out again
+  for (const block_index each : {cached, live, given})
+    mine.leave_unplaced(each, core.blocks_[each]);
+  flusher.flush_unplaced(mine);
+  EXPECT_THAT(store.take(), ElementsAre(given));
+  EXPECT_THAT(store.second_frees,
+              ElementsAre(core.blocks_[live].address, core.blocks_[cached].address));
+  EXPECT_EQ(core.blocks_[cached].is(), block_kind::thread_cached);
+  EXPECT_EQ(core.blocks_[live].is(), block_kind::live);
+  for (const block_index each : {cached, live, given}) EXPECT_FALSE(core.blocks_[each].claimed);
+  EXPECT_EQ(frees(), 1u);
+}
+
+TEST_F(cache_flusher_test, a_block_goes_to_the_store_when_nobody_has_claimed_it_any_more) {
+  const detail::mutex_lock lock{core.mutex_};
+  thread_cache& mine = open();
+  thread_cache& theirs = open();
+  thread_cache& thirds = open();
+  std::vector<block_index> twice;
+  std::vector<block_index> once;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    twice.push_back(given_block(3 + i, &mine));
+    once.push_back(given_block(10 + i, &mine));
+  }
+  for (const auto& blocks : {twice, once}) {
+    theirs.set_aside(blocks[0], core.blocks_[blocks[0]], mine);
+    thirds.leave_unplaced(blocks[1], core.blocks_[blocks[1]]);
+    const block_index last = blocks[2];
+    ASSERT_TRUE(theirs.push_remote(last, core.blocks_[last], core.blocks_[last].units));
+  }
+  for (const block_index each : twice) {
+    block& record = core.blocks_[each];
+    record.become(block_kind::thread_cached);
+    mine.bins_of(slot)->push(each, record);
+    mine.units += record.units;
+    mine.count_free(0, record.size(), record.size());
+  }
+  EXPECT_TRUE(flusher.flush(mine));
+  EXPECT_THAT(store.take(), ElementsAre(twice[2], twice[1], twice[0]));
+  EXPECT_EQ(store.second_frees.size(), 3u);
+  for (const block_index each : twice) EXPECT_FALSE(core.blocks_[each].claimed);
+  for (const block_index each : once) EXPECT_TRUE(core.blocks_[each].claimed);
+  EXPECT_EQ(frees(), 3u);
+  flusher.settle_caches();
+  EXPECT_THAT(store.take(), ::testing::UnorderedElementsAre(once[0], once[1], once[2]));
+  EXPECT_EQ(store.second_frees.size(), 3u);
+  EXPECT_EQ(frees(), 6u);
+}
+
 TEST_F(cache_flusher_test, a_cache_whose_thread_ends_is_closed_to_others) {
   const detail::mutex_lock lock{core.mutex_};
   thread_cache& mine = open();
   thread_cache& theirs = open();
   const block_index kept = binned(mine, 3);
-  const block_index remote = live_block(5);
+  const block_index remote = given_block(5);
   ASSERT_TRUE(mine.push_remote(remote, core.blocks_[remote], 5));
-  const block_index aside = live_block(6);
+  const block_index aside = given_block(6);
   mine.set_aside(aside, core.blocks_[aside], theirs);
   flusher.close(mine);
   EXPECT_THAT(store.take(), ElementsAre(remote, kept));
   EXPECT_TRUE(theirs.has_remote()) << "what was aside is back where it came from";
-  const block_index late = live_block(1);
+  const block_index late = given_block(1);
   EXPECT_FALSE(mine.push_remote(late, core.blocks_[late], 1));
   EXPECT_EQ(frees(), 2u);
   flusher.close(mine);

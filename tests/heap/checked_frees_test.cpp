@@ -139,7 +139,7 @@ TEST_F(checked_frees_test, a_block_is_inspected_once_its_streams_are_done) {
   core.add_pool("over").holders = 0;
   const block_index index = live_block();
   core.pending_.record(index, other_slot);
-  core.blocks_[index].recorded = true;
+  core.blocks_[index].out.home = heap::block::recorded;
   work_on(on);
   work_on(other);
   ASSERT_TRUE(free(index));
@@ -147,7 +147,7 @@ TEST_F(checked_frees_test, a_block_is_inspected_once_its_streams_are_done) {
   EXPECT_TRUE(other.is_complete().value());
   EXPECT_EQ(store->inspected, 1);
   EXPECT_THAT(host.freed, ElementsAre(index));
-  EXPECT_FALSE(core.blocks_[index].recorded);
+  EXPECT_FALSE(core.blocks_[index].is_recorded());
   EXPECT_TRUE(core.pending_.empty());
   EXPECT_EQ(core.pools_.size(), 2u) << "nobody said that a pool is over";
 }

@@ -27,6 +27,7 @@ class reclaiming_host final : public heap::cache_flusher_host,
                               public heap::capture_pools_host {
  public:
   void free_to_store(block_index index, heap::stamp) noexcept override { stored.push_back(index); }
+  void report_second_free(const heap::block&) noexcept override {}
   void free_waited(block_index index, heap::stamp freed) noexcept override {
     waited.push_back(index);
     last = freed;
@@ -169,12 +170,20 @@ TEST_F(reclamation_test, beside_the_bins_a_cache_is_flushed) {
     core.blocks_[made].stream = slot;
     core.blocks_[made].account = 0;
     core.blocks_[made].out = {};
+    core.blocks_[made].become(heap::block_kind::live);
     core.accounts_.allocated(0, units * heap::unit, units * heap::unit);
     return made;
   };
-  const block_index unplaced = record(1);
+  const auto given = [&](std::uint32_t units) {
+    core.mutex_.assert_held();
+    const block_index made = record(units);
+    EXPECT_TRUE(heap::claim(core.blocks_[made], core.blocks_[made].address));
+    core.blocks_[made].out.given_on = static_cast<std::uint16_t>(slot);
+    return made;
+  };
+  const block_index unplaced = given(1);
   mine.leave_unplaced(unplaced, core.blocks_[unplaced]);
-  const block_index remote = record(2);
+  const block_index remote = given(2);
   ASSERT_TRUE(mine.push_remote(remote, core.blocks_[remote], 2));
   const block_index large = record(4096);
   mine.large = large;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <set>
 #include <thread>
@@ -26,6 +27,14 @@ struct cache_test : ::testing::Test {
     what.stream = slot;
     what.become(block_kind::thread_cached);
     what.out = {};
+    return made;
+  }
+  /// A block that another thread has freed.
+  block_index given_block(std::uint32_t units, stream_slot slot = 1) {
+    const block_index made = block_of(units, slot);
+    records[made].become(block_kind::live);
+    EXPECT_TRUE(claim(records[made], records[made].address));
+    records[made].out.given_on = static_cast<std::uint16_t>(slot);
     return made;
   }
   /// A cache with a table for the blocks' stream, which counts accounts up to that one.
@@ -118,8 +127,8 @@ TEST_F(cache_test, takes_in_what_others_left_up_to_its_bound) {
   thread_cache& mine = *all.open();
   ASSERT_TRUE(mine.make_room(0));
   ASSERT_NE(mine.add_bins(stream_id{9}, 1), nullptr);
-  const auto placed = block_of(100);
-  const auto other_stream = block_of(100, 2);
+  const auto placed = given_block(100);
+  const auto other_stream = given_block(100, 2);
   EXPECT_FALSE(mine.has_remote());
   EXPECT_TRUE(mine.push_remote(placed, records[placed], 100));
   EXPECT_TRUE(mine.push_remote(other_stream, records[other_stream], 100));
@@ -136,7 +145,7 @@ TEST_F(cache_test, takes_in_what_others_left_up_to_its_bound) {
 TEST_F(cache_test, takes_in_as_much_as_fills_it_and_not_a_unit_more) {
   thread_cache& mine = open_for_account();
   mine.units = mine.bound() - 100;
-  const auto fits = block_of(100), too_much = block_of(1);
+  const auto fits = given_block(100), too_much = given_block(1);
   ASSERT_TRUE(mine.push_remote(fits, records[fits], 100));
   mine.take_in_remote(records);
   EXPECT_EQ(mine.units, mine.bound());
@@ -155,14 +164,14 @@ TEST_F(cache_test, takes_in_what_it_counts) {
   mine.limits[1] = true;
   std::vector<block_index> made;
   for (account_number account = 0; account < 4; ++account) {
-    made.push_back(block_of(10));
+    made.push_back(given_block(10));
     records[made[account]].account = account;
     records[made[account]].out.waste = 7;
     ASSERT_TRUE(mine.push_remote(made[account], records[made[account]], 10));
   }
   mine.take_in_remote(records);
   EXPECT_EQ(mine.unplaced, made[1]) << "its tag has a limit";
-  EXPECT_EQ(records[made[1]].out.next, made[3]) << "it has no figures of that account";
+  EXPECT_EQ(records[made[1]].out.given_next, made[3]) << "it has no figures of that account";
   EXPECT_EQ(mine.unplaced_count, 2u);
   EXPECT_EQ(mine.current->heads[10], made[0]);
   EXPECT_EQ(records[made[0]].out.next, made[2]);
@@ -177,14 +186,71 @@ TEST_F(cache_test, takes_in_what_it_counts) {
   EXPECT_EQ(mine.sum.change().allocated, -20 * std::int64_t{unit});
 }
 
+TEST_F(cache_test, a_claim_is_one_threads_and_of_a_live_block) {
+  const auto made = block_of(3), other = block_of(3);
+  block& it = records[made];
+  EXPECT_FALSE(claim(it, it.address)) << "it is freed";
+  EXPECT_FALSE(it.claimed);
+  it.become(block_kind::live);
+  EXPECT_FALSE(claim(it, records[other].address)) << "it is another block";
+  EXPECT_FALSE(it.claimed);
+  EXPECT_EQ(it.is(), block_kind::live);
+  EXPECT_TRUE(claim(it, it.address));
+  EXPECT_EQ(it.is(), block_kind::given_back);
+  EXPECT_FALSE(claim(it, it.address));
+  EXPECT_TRUE(it.claimed);
+  withdraw(it);
+  EXPECT_EQ(it.is(), block_kind::live);
+  EXPECT_FALSE(it.claimed);
+  ASSERT_TRUE(claim(it, it.address));
+  EXPECT_TRUE(decide(it));
+  EXPECT_EQ(it.is(), block_kind::thread_cached);
+  EXPECT_FALSE(it.claimed);
+}
+
+TEST_F(cache_test, the_owners_free_of_a_claimed_block_is_the_first) {
+  for (const auto kind : {block_kind::thread_cached, block_kind::live}) {
+    block& it = records[given_block(3)];
+    it.become(kind);  // freed, and perhaps handed out again, without a look at the claim
+    EXPECT_FALSE(claim(it, it.address)) << "it is in a list";
+    EXPECT_TRUE(it.claimed);
+    EXPECT_FALSE(decide(it));
+    EXPECT_EQ(it.is(), kind);
+    EXPECT_FALSE(it.claimed);
+    EXPECT_EQ(claim(it, it.address), kind == block_kind::live);
+    it.become(kind);
+    withdraw(it);
+    EXPECT_EQ(it.is(), kind);
+  }
+}
+
+TEST_F(cache_test, what_the_owner_freed_first_is_not_taken_in_twice) {
+  thread_cache& mine = open_for_account();
+  const auto cached = given_block(10), again = given_block(20), given = given_block(30);
+  for (const auto each : {cached, again, given})
+    ASSERT_TRUE(mine.push_remote(each, records[each], records[each].units));
+  records[cached].become(block_kind::thread_cached);
+  mine.current->push(cached, records[cached]);
+  records[again].become(block_kind::live);
+  mine.take_in_remote(records);
+  EXPECT_EQ(mine.current->heads[10], cached);
+  EXPECT_EQ(records[cached].out.next, no_block);
+  EXPECT_EQ(mine.current->heads[20], no_block);
+  EXPECT_EQ(mine.current->heads[30], given);
+  EXPECT_FALSE(records[given].claimed);
+  EXPECT_TRUE(records[cached].claimed && records[again].claimed);
+  EXPECT_EQ(mine.unplaced_count, 2u) << "until somebody has the lock";
+  EXPECT_EQ(mine.sum.frees(), 1u);
+}
+
 TEST_F(cache_test, several_blocks_are_left_in_one_go) {
   thread_cache& mine = open_for_account();
-  const auto first = block_of(10), last = block_of(20), alone = block_of(30);
-  records[first].out.next = last;
+  const auto first = given_block(10), last = given_block(20), alone = given_block(30);
+  records[first].out.given_next = last;
   ASSERT_TRUE(mine.push_remote(alone, records[alone], 30));
   ASSERT_TRUE(mine.push_remote(first, records[last], 30));
   EXPECT_EQ(mine.remote.load(), std::uint64_t{60} << 32 | first);
-  EXPECT_EQ(records[last].out.next, alone);
+  EXPECT_EQ(records[last].out.given_next, alone);
   mine.take_in_remote(records);
   EXPECT_EQ(mine.remote.load(), 0u);
   EXPECT_EQ(mine.units, 60u);
@@ -195,7 +261,7 @@ TEST_F(cache_test, several_blocks_are_left_in_one_go) {
 TEST_F(cache_test, what_is_aside_goes_home_in_one_go_or_is_left_unplaced) {
   thread_cache& mine = open_for_account();
   thread_cache& home = open_for_account();
-  const auto first = block_of(10), second = block_of(20), late = block_of(30);
+  const auto first = given_block(10), second = given_block(20), late = given_block(30);
   mine.hand_back_aside(records);
   EXPECT_FALSE(home.has_remote()) << "nothing is aside";
   mine.set_aside(first, records[first], home);
@@ -204,7 +270,7 @@ TEST_F(cache_test, what_is_aside_goes_home_in_one_go_or_is_left_unplaced) {
   EXPECT_EQ(mine.aside.count, 0u);
   EXPECT_EQ(home.remote.load(), std::uint64_t{30} << 32 | second);
   EXPECT_EQ(home.close_remote(), second) << "the list, without its units";
-  EXPECT_EQ(records[second].out.next, first);
+  EXPECT_EQ(records[second].out.given_next, first);
   EXPECT_EQ(home.close_remote(), no_block);
   mine.set_aside(late, records[late], home);
   mine.hand_back_aside(records);
@@ -255,7 +321,7 @@ TEST_F(cache_test, sixteen_blocks_or_a_quarter_of_its_bound_are_set_aside) {
   EXPECT_TRUE(mine.has_enough_aside());
   EXPECT_EQ(mine.aside.units, 32u);
   EXPECT_EQ(mine.aside.owner, &owner);
-  EXPECT_EQ(records[made[15]].out.next, made[14]);
+  EXPECT_EQ(records[made[15]].out.given_next, made[14]);
 
   mine.aside = {};
   const auto quarter = block_of(static_cast<std::uint32_t>(mine.bound() / 4)), more = block_of(1);
@@ -311,12 +377,12 @@ TEST_F(cache_test, takes_no_more_than_its_bound_from_others) {
   std::size_t taken = 0;
   for (;; ++taken) {
     ASSERT_TRUE(records.prepare(1));
-    const auto next = block_of(1024);
+    const auto next = given_block(1024);
     if (!mine.push_remote(next, records[next], 1024)) break;
   }
   EXPECT_EQ(taken, all.bound_at(0) / 1024);
   mine.remote.store(remote_closed);
-  const auto late = block_of(1);
+  const auto late = given_block(1);
   EXPECT_FALSE(mine.push_remote(late, records[late], 1));
   mine.take_in_remote(records);
   EXPECT_EQ(mine.remote.load(), remote_closed);
@@ -564,6 +630,44 @@ TEST_F(cache_test, all_but_the_callers_own_are_stopped) {
   }
   EXPECT_EQ(reasons(), (figures{before, before | thread_cache::stopped, before}))
       << "who was not stopped is not let go";
+}
+
+TEST_F(cache_test, who_is_stopped_already_is_let_go_once) {
+  thread_cache& mine = *all.open();
+  const std::uint32_t before = mine.attention.load();
+  {
+    const thread_caches::stop outer{all, nullptr};
+    {
+      const thread_caches::stop inner{all, nullptr};
+      all.await_owner(mine);
+    }
+    EXPECT_EQ(mine.attention.load(), before | thread_cache::stopped);
+  }
+  EXPECT_EQ(mine.attention.load(), before);
+  all.await_owner(mine);
+  EXPECT_EQ(mine.attention.load(), before);
+}
+
+TEST_F(cache_test, what_an_owner_was_doing_is_over_and_seen) {
+  thread_cache& mine = *all.open();
+  const std::uint32_t before = mine.attention.load();
+  std::atomic<bool> inside{false};
+  std::thread owner{[&] {
+    mine.busy.store(1);
+    inside = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    mine.units = 7;
+    mine.leave();
+  }};
+  while (!inside) std::this_thread::yield();
+  all.await_owner(mine);
+  EXPECT_EQ(mine.units, 7u);
+  EXPECT_EQ(mine.attention.load(), before);
+  owner.join();
+  // Nobody is there whose thread has ended.
+  mine.busy.store(1);
+  mine.remote.store(remote_closed);
+  all.await_owner(mine);
 }
 
 /// The owner counts up two numbers without a lock; whoever stops it sees them equal, and what it

@@ -240,6 +240,101 @@ TEST_F(threads_test, a_block_that_its_full_cache_is_taking_is_not_freed_for_it) 
   EXPECT_EQ(check(memory), "");
 }
 
+/// Frees blocks at the same moment as another thread, after waits of random length, and sums up.
+class simultaneous_frees {
+ public:
+  simultaneous_frees(const caching_allocator& memory, const stream& own, const stream& other)
+      : memory_{memory}, own_{own}, other_{other} {}
+  ~simultaneous_frees() {
+    begun_ = -1;
+    if (thread_.joinable()) thread_.join();
+  }
+  simultaneous_frees(const simultaneous_frees&) = delete;
+  simultaneous_frees& operator=(const simultaneous_frees&) = delete;
+
+  /// The number of frees that succeeded.
+  [[nodiscard]] int free(void* block) {
+    successes_ = 0;
+    block_ = block;
+    const int round = ++begun_;
+    delay(random_);
+    count(memory_.try_deallocate(block, own_));
+    while (done_ != round) std::this_thread::yield();
+    return successes_;
+  }
+
+ private:
+  void work() {
+    std::mt19937 random{2};
+    for (const stream* each : {&own_, &other_})
+      memory_.deallocate(memory_.allocate(64_KiB, *each), *each);  // knows them now
+    for (int round = 1;; ++round) {
+      while (begun_ != round) {
+        if (begun_ < 0) return;
+        if (random() % 64 == 0) std::this_thread::yield();
+      }
+      delay(random);
+      count(memory_.try_deallocate(block_, random() % 2 == 0 ? own_ : other_));
+      done_ = round;
+    }
+  }
+  static void delay(std::mt19937& random) {
+    for (auto left = random() % 64; left != 0; --left) std::atomic_signal_fence(order);
+  }
+  void count(const result<void>& freed) {
+    if (freed) {
+      ++successes_;
+    } else {
+      EXPECT_EQ(freed.code(), errc::double_free);
+    }
+  }
+  static constexpr auto order = std::memory_order_seq_cst;
+
+  const caching_allocator& memory_;
+  const stream& own_;
+  const stream& other_;
+  std::mt19937 random_{1};
+  std::atomic<int> begun_{0};
+  std::atomic<int> done_{0};
+  std::atomic<int> successes_{0};
+  std::atomic<void*> block_{nullptr};
+  std::thread thread_{[this] { work(); }};
+};
+
+TEST_F(threads_test, of_two_threads_that_free_a_block_at_once_one_is_told) {
+  if (with_thread_sanitizer) GTEST_SKIP() << "who frees a block twice at once makes a race";
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto other = new_stream();
+  int both = 0;
+  {
+    simultaneous_frees twice{memory, stream, other};
+    // On few cores, and beside others, a round may take a while.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{3};
+    for (int round = 0; round < 20'000 && std::chrono::steady_clock::now() < end; ++round) {
+      const bytes size{512u << round % 4};
+      const int successes = twice.free(memory.allocate(size, stream));
+      ASSERT_GE(successes, 1);
+      if (successes == 2) ++both;
+      // What is free now is given to one at a time.
+      std::set<void*> held;
+      for (int i = 0; i < 3; ++i) held.insert(memory.allocate(size, stream));
+      ASSERT_EQ(held.size(), 3u) << "in round " << round;
+      if (round % 64 == 0) {
+        ASSERT_EQ(check(memory), "") << "in round " << round;
+      }
+      for (void* const p : held) memory.deallocate(p, stream);
+    }
+  }
+  EXPECT_EQ(memory.stats().blocks.current, 0u);
+  EXPECT_EQ(check(memory), "");
+  // The second one of those is told of when it is found.
+  const std::vector<error> told = heard.take();
+  EXPECT_EQ(told.size(), static_cast<std::size_t>(both));
+  for (const error& each : told) EXPECT_EQ(each.code, errc::double_free);
+  RecordProperty("both", both);
+}
+
 /// Threads with streams of their own and of others pass blocks around, while one keeps looking,
 /// trimming, listening and limiting.
 TEST_F(threads_test, everything_at_once) {

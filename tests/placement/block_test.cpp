@@ -53,7 +53,7 @@ TEST(block_test, a_fresh_record_says_nothing) {
     const block_index made = records.make();
     block& fresh = records[made];
     EXPECT_EQ(fresh.is(), block_kind::unused);
-    EXPECT_FALSE(fresh.recorded);
+    EXPECT_FALSE(fresh.claimed);
     EXPECT_EQ(fresh.account, 0u);
     EXPECT_EQ(fresh.units, 0u);
     EXPECT_EQ(fresh.size(), 0u);
@@ -67,7 +67,6 @@ TEST(block_test, a_fresh_record_says_nothing) {
     EXPECT_EQ(fresh.before, no_block);
     EXPECT_EQ(fresh.after, no_block);
     fresh.become(block_kind::live);
-    fresh.recorded = true;
     fresh.account = 3;
     fresh.units = 5;
     fresh.address = 7 * unit;
