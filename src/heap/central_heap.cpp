@@ -10,6 +10,7 @@
 
 #include "base/thread_end.hpp"
 #include "device/rdma_probe.hpp"
+#include "heap/carrier_scope.hpp"
 #include "observe/tool_regions.hpp"
 #include "order/all_work_wait.hpp"
 
@@ -79,7 +80,13 @@ result<std::shared_ptr<central_heap>> central_heap::create(weir::device device,
   }
   asymmetric_barrier::prepare();
   forget_caches_in_children();
-  auto heap = std::make_shared<central_heap>(device, options);
+  // The last handle may end in the user's code on a thread that the heap's end waits for.
+  const auto end = [](central_heap* left) noexcept {
+    const auto destroy = +[](central_heap* each) noexcept { delete each; };
+    if (carrier_scope::is_for(*left)) return carrier_scope::end_afterwards(left, destroy);
+    destroy(left);
+  };
+  std::shared_ptr<central_heap> heap{new central_heap{device, options}, end};
   // Record 0, which stands for none, is looked at by whoever finds none.
   if (!heap->blocks_.prepare(1) || heap->table_.footprint() == 0) return no_host_memory();
   WEIR_TRY_VALUE(legacy, stream_ref::legacy(device).id());
@@ -151,7 +158,7 @@ void central_heap::call_unlocked(call made, void* argument) noexcept {
 
 result<void> central_heap::close() {
   if (home_->forked()) return detail::fork_error();
-  WEIR_TRY(residency_.may_wait());
+  WEIR_TRY(residency_.may_end());
   result<void> outcome;
   std::optional<error> leaked;
   std::vector<card_shares::share> shares;

@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "heap/carrier_scope.hpp"
+
 namespace weir { inline namespace v0 { namespace heap {
 
 residency::~residency() {
@@ -154,6 +156,15 @@ result<void> residency::may_wait() const {
                .detail =
                    "a progress callback cannot wait for memory that is on its way, nor close "
                    "the allocator; do it after suspend() or resume() has returned"};
+}
+
+result<void> residency::may_end() const {
+  WEIR_TRY(may_wait());
+  if (!carrier_scope::is_for(core_)) return {};
+  return error{.code = errc::not_permitted,
+               .detail =
+                   "the thread that carries suspend_async() or resume_async() cannot close the "
+                   "allocator"};
 }
 
 result<void> residency::await_move() {

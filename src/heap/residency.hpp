@@ -130,8 +130,9 @@ class residency final : private eviction_host {
 
   // --- For close() ------------------------------------------------------------------------------
 
-  /// not_permitted: the thread is in a progress callback, which would wait for itself.
-  [[nodiscard]] result<void> may_wait() const;
+  /// not_permitted: the thread is in a progress callback or carries a move, and would wait for
+  /// itself.
+  [[nodiscard]] result<void> may_end() const;
   /// With the lock, once the heap is closed: calls off what has not begun, and waits for the
   /// others. Lets go of the lock.
   void end() noexcept;
@@ -145,6 +146,8 @@ class residency final : private eviction_host {
   // --- residency.cpp ----------------------------------------------------------------------------
 
   [[nodiscard]] static result<void> check_options(const suspend_options& options);
+  /// not_permitted: the thread is in a progress callback, which would wait for itself.
+  [[nodiscard]] result<void> may_wait() const;
   [[nodiscard]] bool is_meant(const pool_state& pool, const pool_selection& which) const noexcept
       WEIR_REQUIRES(core_.mutex_);
   [[nodiscard]] result<std::vector<pool_state*>> meant_by(const pool_selection& which)

@@ -16,9 +16,24 @@
 #include <utility>
 
 #include "base/signals_blocked.hpp"
+#include "heap/carrier_scope.hpp"
 #include "heap/residency.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
+namespace {
+
+/// Waits for the end of a thread whose move is over. The thread itself does not wait: it ends the
+/// heap at its own end, and is nobody's from then on.
+void end_thread(std::thread& carrier) {
+  if (!carrier.joinable()) return;
+  if (carrier.get_id() == std::this_thread::get_id()) {
+    carrier.detach();
+  } else {
+    carrier.join();
+  }
+}
+
+}  // namespace
 
 result<void> residency::suspend_async(const pool_selection& which,
                                       const suspend_options& options) try {
@@ -120,7 +135,10 @@ bool residency::start_carrier(queued_move& move) noexcept {
   }
   try {
     const detail::signals_blocked quiet;
-    move.carrier = std::thread{[this, &move] { carry(move); }};
+    move.carrier = std::thread{[this, &move] {
+      const carrier_scope carries{core_};
+      carry(move);
+    }};
     return true;
   } catch (const std::system_error&) {
   } catch (const std::bad_alloc&) {
@@ -185,8 +203,7 @@ void residency::join_carriers() noexcept {
       each = next;
     }
   }
-  for (queued_move& each : finished)
-    if (each.carrier.joinable()) each.carrier.join();
+  for (queued_move& each : finished) end_thread(each.carrier);
 }
 
 void residency::end() noexcept {
@@ -204,8 +221,7 @@ void residency::end_carriers() noexcept {
     std::list<queued_move> rest;
     rest.splice(rest.end(), queued_);
     const detail::mutex_unlock unlocked{core_.mutex_};
-    for (queued_move& each : rest)
-      if (each.carrier.joinable()) each.carrier.join();
+    for (queued_move& each : rest) end_thread(each.carrier);
   }
 }
 
