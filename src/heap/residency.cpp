@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -42,15 +43,16 @@ result<void> residency::declare_suspendable(tag of, const suspendable_options& o
   if (!core_.device_.capabilities().virtual_memory) {
     return error{.code = errc::not_supported, .detail = "the device has no virtual memory"};
   }
+  std::optional<suspendable_options> declared = options;  // the one before ends without the lock
   const detail::mutex_lock lock{core_.mutex_};
   WEIR_TRY(core_.usable());
   if (pool_state* const known = suspendable_pool(of); known != nullptr) {
-    known->suspendable = options;
+    std::swap(known->suspendable, declared);
     return {};
   }
   if (tag_pools_.size() <= of.number()) tag_pools_.resize(of.number() + std::size_t{1});
   pool_state& apart = core_.add_pool(std::string{of.name()});
-  apart.suspendable = options;
+  apart.suspendable = std::move(declared);
   tag_pools_[of.number()] = apart.id;
   // From here on no thread's cache serves the tag.
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};

@@ -9,6 +9,7 @@
 // the first unmap. Nothing has happened to the memory by then but that it was read. move_stage
 // (queued_move.hpp) says how far a suspension or return is.
 #include <algorithm>
+#include <iterator>
 #include <list>
 #include <new>
 #include <system_error>
@@ -40,6 +41,7 @@ result<void> residency::suspend_async(const pool_selection& which,
   WEIR_TRY(core_.usable());
   WEIR_TRY(check_options(options));
   join_carriers();
+  std::list<queued_move> leaving;  // ends without the lock: a callback of the user's is in it
   const detail::mutex_lock lock{core_.mutex_};
   core_.notice_ended_graphs();
   WEIR_TRY_VALUE(meant, select(which, [](const pool_state& pool) {
@@ -51,7 +53,6 @@ result<void> residency::suspend_async(const pool_selection& which,
   if (chosen.empty()) return {};
   driver_access driver{core_.device_};
   WEIR_TRY(nobody_captures(driver));
-  std::list<queued_move> leaving;
   queued_move& move = leaving.emplace_back();
   move.options = options;
   move.rights = core_.placement_.rights;
@@ -65,6 +66,7 @@ result<void> residency::suspend_async(const pool_selection& which,
   if (start_carrier(move)) return {};
   settle(move);
   move.progress.advance(move_stage::ended);
+  leaving.splice(leaving.end(), queued_, std::prev(queued_.end()));
   return error{.code = errc::no_host_memory, .detail = "no thread could be started"};
 } catch (const std::bad_alloc&) {
   return no_host_memory();
@@ -154,6 +156,7 @@ void residency::carry(queued_move& move) noexcept {
     outcome =
         move.progress.is(move_stage::returning) ? finish_return(move) : finish_suspension(move);
   }
+  move.options.progress = nullptr;  // of a move that was called off
   detail::report_failure(outcome);  // whose handler may use the allocator
   const detail::mutex_lock lock{core_.mutex_};
   move.progress.advance(move_stage::ended);

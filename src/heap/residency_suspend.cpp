@@ -141,11 +141,14 @@ result<suspend_outcome> residency::carry_out(queued_move& move, driver_access& d
       done = unmap_all(moves, move.rights, driver.enter());
       gone = done.has_value();
     }
-    if (!gone) return;
-    for (moving_pool& each : moves) {
-      auto released = release_places(each.plan, driver.enter());
-      if (!released && done) done = std::move(released);
+    if (gone) {
+      for (moving_pool& each : moves) {
+        auto released = release_places(each.plan, driver.enter());
+        if (!released && done) done = std::move(released);
+      }
     }
+    // It may hold the allocator: whoever sees that the pools have arrived can rely on its end.
+    move.options.progress = nullptr;
   }));
   suspend_outcome outcome;
   for (moving_pool& each : moves) {

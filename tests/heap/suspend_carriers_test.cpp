@@ -37,13 +37,17 @@ class suspend_carriers_test : public suspend_test {
     memory.reset();
     gone.set_value();
   }
-  /// Until the allocator has ended, and no thread is in its destructor.
-  [[nodiscard]] bool ends() const {
+  template <class Condition>
+  [[nodiscard]] static bool comes(Condition condition) {
     for (int i = 0; i < 10'000; ++i) {
-      if (events.expired()) return true;
+      if (condition()) return true;
       std::this_thread::sleep_for(1ms);
     }
     return false;
+  }
+  /// Until the allocator has ended, and has told its last event.
+  [[nodiscard]] bool ends() const {
+    return comes([&] { return events.expired(); });
   }
 
   std::unique_ptr<caching_allocator> memory = std::make_unique<caching_allocator>(make());
@@ -121,6 +125,71 @@ TEST_F(suspend_carriers_test, the_last_handle_may_end_with_the_thread) {
   let_go();
   EXPECT_TRUE(ends());
   EXPECT_EQ(used(), 0_B);
+}
+
+// --- The callback of a suspension ----------------------------------------------------------------
+
+/// A callback that does nothing, and knows whether anybody has it.
+class held_callback {
+ public:
+  [[nodiscard]] suspend_progress progress(const caching_allocator& memory) {
+    return [memory, held = std::exchange(held_, nullptr)](bytes, bytes) {};
+  }
+  [[nodiscard]] bool is_gone() const noexcept { return seen_.expired(); }
+
+ private:
+  std::shared_ptr<int> held_ = std::make_shared<int>();
+  const std::weak_ptr<int> seen_ = held_;
+};
+
+TEST_F(suspend_carriers_test, a_callback_that_holds_the_allocator_goes_with_the_suspension) {
+  void* const block = allocate(*memory, weights, 4_MiB);
+  held_callback holding;
+  ASSERT_TRUE(memory->suspend_async(weights, {.progress = holding.progress(*memory)}));
+  EXPECT_EQ(memory->suspend(weights).value(), suspend_outcome{}) << "waits for it";
+  EXPECT_TRUE(holding.is_gone());
+  ASSERT_TRUE(memory->resume(weights));
+  memory->deallocate(block, on);
+  memory.reset();
+  EXPECT_TRUE(ends());
+  EXPECT_EQ(used(), 0_B);
+}
+
+TEST_F(suspend_carriers_test, a_callback_of_what_is_called_off_or_fails_goes_as_well) {
+  const auto block = make_filled(*memory, weights, 4_MiB, 1);
+  held_callback holding;
+  held_stream work{*machine, on.handle()};
+  ASSERT_TRUE(memory->suspend_async(weights, {.progress = holding.progress(*memory)}));
+  EXPECT_EQ(memory->resume(weights).value(), resume_outcome{});
+  EXPECT_FALSE(holding.is_gone()) << "its thread still waits for the stream";
+  work.release();
+  EXPECT_TRUE(comes([&] { return holding.is_gone(); }));
+
+  held_callback failing;
+  machine->fail(driver::call::mem_host_alloc, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_TRUE(memory->suspend_async(weights, {.progress = failing.progress(*memory)}));
+  EXPECT_TRUE(comes([&] { return failing.is_gone(); }));
+  EXPECT_TRUE(comes([&] { return !heard.take().empty(); }));
+  {
+    const no_threads none;
+    held_callback refused;
+    const auto begun = memory->suspend_async(weights, {.progress = refused.progress(*memory)});
+    EXPECT_TRUE(begun || refused.is_gone());
+  }
+  memory->deallocate(block.at, on);
+  memory.reset();
+  EXPECT_TRUE(ends());
+  EXPECT_EQ(used(), 0_B);
+}
+
+/// What the callback holds may use the allocator at its end.
+TEST_F(suspend_carriers_test, an_eviction_that_is_declared_anew_lets_go_of_its_callback) {
+  auto pool = std::make_shared<memory_pool>(memory->create_pool("held").value());
+  ASSERT_TRUE(memory->declare_suspendable(
+      weights, {.eviction = {.progress = [held = std::exchange(pool, nullptr)](bytes, bytes) {}}}));
+  EXPECT_EQ(memory->snapshot().pools.size(), 3u);
+  ASSERT_TRUE(memory->declare_suspendable(weights));
+  EXPECT_EQ(memory->snapshot().pools.size(), 2u);
 }
 
 TEST_F(suspend_carriers_test, the_error_handler_of_one_cannot_close_it) {
