@@ -301,11 +301,16 @@ result<bytes> budget_member::state::serve() try {
 
 // --- Asking --------------------------------------------------------------------------------------
 
-bool budget_member::state::ask(bytes needed) try {
+bool budget_member::state::ask(bytes needed) {
   if (is_forked()) return false;
   const auto memory = memory_.lock();
   if (!memory) return false;
-  if (wait_for_pause(memory)) return true;
+  const bool waited = wait_for_pause(memory);
+  return ask_others(memory, needed, waited) || waited;
+}
+
+bool budget_member::state::ask_others(const heap::heap_view& memory, bytes needed,
+                                      bool waited) try {
   const auto deadline = clock::now() + patience_;
   // Physical memory comes in handles.
   const std::uint64_t unit = std::max<std::uint64_t>(gpu_.capabilities().granularity.count(), 1);
@@ -320,7 +325,7 @@ bool budget_member::state::ask(bytes needed) try {
     // Who else asked may have taken what was given: then there is less than before.
     const auto info = gpu_.memory_info();
     const std::uint64_t free = info ? info->free.count() / unit * unit : 0;
-    if (given != 0 && (!info || free >= whole)) break;
+    if ((given != 0 || waited) && (!info || free >= whole)) break;
     const std::uint64_t missing = free < whole ? whole - free : whole;
     auto asked = ask_next(held, bytes{whole}, missing, exhausted, given);
     if (!asked) break;

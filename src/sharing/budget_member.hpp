@@ -81,6 +81,8 @@ class budget_member::state : public std::enable_shared_from_this<state> {
   void set_ceiling(const heap::heap_view& memory, std::uint64_t most) WEIR_REQUIRES(mutex_);
 
   // Asking.
+  /// `waited`: until a pause was over, so that there may be room now. Whether others gave way.
+  [[nodiscard]] bool ask_others(const heap::heap_view& memory, bytes needed, bool waited);
   [[nodiscard]] result<std::vector<request>> ask_next(bytes held, bytes needed,
                                                       std::uint64_t missing,
                                                       const std::vector<request>& exhausted,

@@ -449,6 +449,31 @@ TEST_F(budget_test, who_gave_way_takes_no_more_for_a_while_and_then_goes_on) {
   others.deallocate(more, on);
 }
 
+/// It waits for the end of the pause, and then asks as any other does.
+TEST_F(budget_test, who_gave_way_a_moment_ago_may_ask_others) {
+  auto mine = make();
+  auto above = make();
+  auto below = make();
+  const auto member = join(mine, options("mine", 1_GiB, 2_GiB, 1));
+  const auto higher = join(above, options("above", 0_B, 2_GiB, 2));
+  const auto lower = join(below, serving("below", 0_B, 2_GiB, 0));
+  cache(mine, 1280_MiB);
+  ASSERT_TRUE(member->serve());
+  std::thread asking{[&] { above.deallocate(above.allocate(768_MiB, on), on); }};
+  EXPECT_TRUE(comes([&] { return requests_of("mine") != 0; }));
+  EXPECT_GT(member->serve().value(), 0_B);
+  asking.join();
+  EXPECT_LT(mine.limit(), card_size);
+  ASSERT_TRUE(above.empty_cache());
+  ASSERT_TRUE(mine.empty_cache());
+  cache(below, usable);
+  ASSERT_TRUE(comes([&] { return row("below").held == usable; }));
+  const auto block = mine.try_allocate(512_MiB, on);
+  ASSERT_TRUE(block) << block.error().message();
+  EXPECT_EQ(row("below").given, 512_MiB);
+  mine.deallocate(*block, on);
+}
+
 TEST_F(budget_test, two_who_ask_at_once_get_both_what_they_need) {
   auto others = make();
   auto first = make();
