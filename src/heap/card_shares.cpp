@@ -26,6 +26,13 @@ std::uint64_t card_shares::ceiling() const noexcept {
   return lowest;
 }
 
+std::vector<std::int32_t> card_shares::members() const {
+  std::vector<std::int32_t> numbers;
+  numbers.reserve(shares_.size());
+  for (const share& each : shares_) numbers.push_back(each.known.member);
+  return numbers;
+}
+
 neighbourhood card_shares::latest() const {
   return shares_.empty() ? neighbourhood{} : shares_.back().known;
 }

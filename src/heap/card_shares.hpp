@@ -13,6 +13,8 @@ namespace weir { inline namespace v0 { namespace heap {
 
 /// The other processes on the device, as one share knows them.
 struct neighbourhood {
+  /// The number of the share's member in this process.
+  std::int32_t member = 0;
   /// For reports. Called with the heap's lock: it must not call the heap.
   std::function<std::vector<observe::neighbour>()> list{};
   /// Asks them to give way to memory that is being resumed; requests ask by a callback. Returns
@@ -43,6 +45,8 @@ class card_shares {
   [[nodiscard]] std::uint64_t ceiling() const noexcept;
   /// Of the share that came last; empty without one.
   [[nodiscard]] neighbourhood latest() const;
+  /// The numbers of the members whose shares these are.
+  [[nodiscard]] std::vector<std::int32_t> members() const;
 
  private:
   std::vector<share> shares_;

@@ -64,6 +64,11 @@ void heap_limits::remove_share(const void* holder) noexcept {
   update(false);
 }
 
+std::vector<std::int32_t> heap_limits::members() const {
+  const detail::mutex_lock lock{core_.mutex_};
+  return shares_.members();
+}
+
 std::vector<card_shares::share> heap_limits::remove_all_shares() noexcept {
   core_.mutex_.assert_held();
   return shares_.remove_all();

@@ -54,6 +54,8 @@ class heap_limits {
       WEIR_EXCLUDES(core_.mutex_);
   result<void> set_ceiling(const void* holder, bytes most) WEIR_EXCLUDES(core_.mutex_);
   void remove_share(const void* holder) noexcept WEIR_EXCLUDES(core_.mutex_);
+  /// The numbers of the members of the budget that have a share in the heap.
+  [[nodiscard]] std::vector<std::int32_t> members() const WEIR_EXCLUDES(core_.mutex_);
   /// The heap is being closed. With the lock.
   [[nodiscard]] std::vector<card_shares::share> remove_all_shares() noexcept;
 

@@ -45,6 +45,8 @@ void heap_view::remove_share(const void* holder) const noexcept {
   heap_->limits().remove_share(holder);
 }
 
+std::vector<std::int32_t> heap_view::members() const { return heap_->limits().members(); }
+
 std::weak_ptr<const void> heap_view::events() const noexcept { return heap_->events(); }
 
 const search_trail& heap_view::trail() const noexcept { return heap_->trail(); }

@@ -1,6 +1,7 @@
 // What other components ask of a heap, without the definition of the central heap.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -50,6 +51,8 @@ class heap_view {
   result<void> add_share(const void* holder, bytes ceiling, neighbourhood known) const;
   result<void> set_ceiling(const void* holder, bytes most) const;
   void remove_share(const void* holder) const noexcept;
+  /// The numbers of the members that have them.
+  [[nodiscard]] std::vector<std::int32_t> members() const;
 
   /// Expires when the heap, which is being destroyed, has told its last event.
   [[nodiscard]] std::weak_ptr<const void> events() const noexcept;

@@ -129,7 +129,8 @@ result<void> budget_member::state::start(caching_allocator& allocator, const bud
     const auto member = weak.lock();
     return member != nullptr && member->ask(needed);
   };
-  heap::neighbourhood known{.list = [weak = weak_from_this()]() -> std::vector<observe::neighbour> {
+  heap::neighbourhood known{.member = self_.number,
+                            .list = [weak = weak_from_this()]() -> std::vector<observe::neighbour> {
                               const auto member = weak.lock();
                               return member == nullptr ? std::vector<observe::neighbour>{}
                                                        : member->neighbours();
@@ -319,6 +320,10 @@ bool budget_member::state::ask_others(const heap::heap_view& memory, bytes neede
   // What the user's own limit, or the ceiling, forbids is of no use to anybody.
   if (held > memory.limit() || bytes{whole} > memory.limit() - held) return false;
   std::vector<request> exhausted;  // those who gave less than they were asked for
+  for (const std::int32_t each : memory.members()) {  // our own memory is not asked for
+    exhausted.push_back({.member = self_});
+    exhausted.back().member.number = each;
+  }
   std::uint64_t given = 0;
   bool has_looked = false;
   do {

@@ -66,13 +66,15 @@ TEST_F(heap_limits_test, the_neighbours_are_those_of_the_latest_share) {
     return all;
   };
   const auto knows = [](const char* name) {
-    return heap::neighbourhood{
-        .list = [name] { return std::vector<observe::neighbour>{{.name = name}}; }};
+    return heap::neighbourhood{.member = name[0], .list = [name] {
+                                 return std::vector<observe::neighbour>{{.name = name}};
+                               }};
   };
   EXPECT_EQ(names(), "");
   ASSERT_TRUE(limits.add_share(&first, 256_MiB, knows("one")));
   ASSERT_TRUE(limits.add_share(&second, 256_MiB, knows("two")));
   EXPECT_EQ(names(), "two");
+  EXPECT_THAT(limits.members(), ::testing::ElementsAre('o', 't'));
   limits.remove_share(&second);
   EXPECT_EQ(names(), "one");
   limits.remove_share(&first);

@@ -649,6 +649,27 @@ TEST_F(budget_test, of_several_shares_of_an_allocator_the_lowest_ceiling_counts)
   EXPECT_EQ(memory.limit(), bytes::max());
 }
 
+/// Its own memory is evicted by priority alone.
+TEST_F(budget_test, an_allocator_with_several_shares_does_not_ask_itself) {
+  auto memory = make();
+  const auto first = join(memory, serving("first", 0_B, 2_GiB, 1));
+  const auto second = join(memory, serving("second", 0_B, 2_GiB, 0));
+  const tag high = tag::named("budget high").value();
+  const tag low = tag::named("budget low").value();
+  ASSERT_TRUE(memory.declare_suspendable(high, {.evictable = true, .priority = 5}));
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true, .priority = 1}));
+  const auto allocate = [&](tag with, bytes size) {
+    const tag_scope scope{with};
+    return memory.try_allocate(size, on);
+  };
+  void* const block = allocate(high, 1536_MiB).value();
+  ASSERT_TRUE(comes([&] { return row("second").held == 1536_MiB; }));
+  EXPECT_EQ(code_of(allocate(low, 512_MiB)), errc::out_of_memory);
+  EXPECT_FALSE(memory.is_suspended(high));
+  EXPECT_EQ(requests_of("first") + requests_of("second"), 0u);
+  memory.deallocate(block, on);
+}
+
 TEST_F(budget_test, a_request_above_the_users_own_limit_asks_nobody) {
   auto mine = make({.limit = 256_MiB});
   auto others = make();
