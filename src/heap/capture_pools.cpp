@@ -30,7 +30,8 @@ result<std::shared_ptr<graph_claim>> capture_pools::begin(const stream_ref& stre
                  .detail = "a capture of this stream is declared already"};
   }
   auto claim = std::make_shared<graph_claim>(std::weak_ptr<central_heap>{}, pool_id{}, caller.id);
-  pool_state& pool = core_.add_pool("graph");
+  core_.captures_.prepare_declare();
+  pool_state& pool = core_.add_pool("graph");  // from here on nothing is thrown
   pool.of_capture = true;
   core_.captures_.declare(caller.id, pool.id);
   core_.order_.expect_capture(slot, true);
@@ -99,13 +100,22 @@ result<pool_state*> capture_pools::find_pool(const stream_ref& stream, stream_sl
   WEIR_TRY_VALUE(graph, graph_of(stream, driver.enter()));
   pool_state& pool = core_.add_pool("graph");
   pool.of_capture = true;
-  auto tied = core_.captures_.tie_to(graph, pool.id, driver.enter());
+  const auto tie = [&]() -> result<void> {
+    core_.mutex_.assert_held();
+    try {
+      core_.captures_.adopt(now.id, pool.id);
+      return core_.captures_.tie_to(graph, pool.id, driver.enter());
+    } catch (const std::bad_alloc&) {
+      return no_host_memory();
+    }
+  };
+  auto tied = tie();
   if (!tied) {
+    core_.captures_.forget(pool.id);
     core_.accounts_.remove_pool(pool.id);
     core_.pools_.pop_back();
     return std::move(tied).error();
   }
-  core_.captures_.adopt(now.id, pool.id);
   return &pool;
 }
 

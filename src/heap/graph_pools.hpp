@@ -50,6 +50,8 @@ class capture_registry {
     std::shared_ptr<std::atomic<bool>> ended;
   };
 
+  /// Host memory for the next declare(), which then cannot fail.
+  void prepare_declare() { declared_.reserve(declared_.size() + 1); }
   void declare(stream_id stream, pool_id pool) { declared_.push_back({stream, pool, {}}); }
   /// False: it was over already.
   bool end(pool_id pool) noexcept;

@@ -165,6 +165,32 @@ TEST_F(scarce_allocator, CapturesAndGraphs) {
   });
 }
 
+TEST_F(scarce_allocator, CapturesLeaveNoPool) {
+  sweep_with({.detect_captures = true}, [&](caching_allocator& memory) {
+    met(memory.begin_capture(one));
+    const auto& driver = machine->driver();
+    {
+      const spared_memory spared;
+      const context_scope bound{gpu()};
+      ASSERT_EQ(driver.stream_begin_capture(two.handle(), driver::CU_STREAM_CAPTURE_MODE_RELAXED),
+                driver::CUDA_SUCCESS);
+    }
+    give(memory, take(memory, 2_MiB, two), two);
+    {
+      const spared_memory spared;
+      const context_scope bound{gpu()};
+      driver::CUgraph captured = nullptr;
+      ASSERT_EQ(driver.stream_end_capture(two.handle(), &captured), driver::CUDA_SUCCESS);
+      ASSERT_EQ(driver.graph_destroy(captured), driver::CUDA_SUCCESS);
+      for (int i = 0; i < 2; ++i) {
+        machine->run_until_idle();
+        ASSERT_TRUE(memory.empty_cache());
+      }
+      EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+    }
+  });
+}
+
 TEST_F(scarce_allocator, StreamsOfOthersAndOtherDevices) {
   sweep_with({}, [&](caching_allocator& memory) {
     if (!met(memory.enable_peer(gpu(1)))) return;
