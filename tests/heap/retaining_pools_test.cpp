@@ -369,6 +369,20 @@ TEST_F(retaining_pools, empty_cache_is_the_owners_word) {
   EXPECT_EQ(check(memory), "");
 }
 
+TEST_F(retaining_pools, a_capture_of_a_stream_that_was_never_named_counts) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto pool = make_pool(memory);
+  memory.deallocate(pool.allocate(8_MiB, stream), stream);
+  machine->run_until_idle();
+  const auto other = new_stream();
+  begin(other);
+  EXPECT_EQ(pool.empty_cache().value(), bytes{});
+  EXPECT_TRUE(is_active(other));
+  destroy(end(other));
+  EXPECT_EQ(pool.empty_cache().value(), 8_MiB);
+}
+
 TEST_F(retaining_pools, a_state_is_restored_at_its_addresses) {
   auto memory = make();
   const auto one = new_stream();
