@@ -58,6 +58,7 @@ class arena_runs {
   [[nodiscard]] const fit_index& of(stream_slot owner) const noexcept {
     return owners_[owner]->runs;
   }
+  [[nodiscard]] fit_index& of(stream_slot owner) noexcept { return owners_[owner]->runs; }
   /// The highest stream slot that ever had a run.
   [[nodiscard]] stream_slot last_owner() const noexcept { return last_owner_; }
   /// The oldest run of the stream's queue, linked by block.in.newer; and the newest.

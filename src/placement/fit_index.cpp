@@ -101,6 +101,7 @@ fit_index::chunk* fit_index::add_chunk(std::uint64_t number) noexcept {
       chunk_longest_.resize(groups * fan);
       chunks_.resize(groups * fan);
     }
+    if (!classes_.prepare(number * fan)) return nullptr;
     chunks_[number] = std::make_unique<chunk>();
     return chunks_[number].get();
   } catch (const std::bad_alloc&) {
@@ -158,6 +159,7 @@ void fit_index::enter(block_index index, block& run, chunk& home, std::uint64_t 
   }
   const std::uint16_t length = capped(run.units);
   if (length > home.longest[cell % fan]) raise(home, cell, length);
+  if (run.units <= large) classes_.enter(length_classes::class_of(run.units), cell);
 }
 
 void fit_index::leave(block_index index, block& run, chunk& home, std::size_t cell) noexcept {
@@ -191,7 +193,12 @@ fit_index::detached fit_index::detach(block_index index) noexcept {
   if (run.in.left == index) return {};
   const std::uint64_t cell = cell_of(run.address);
   if (run.units > large) by_length_.remove(key_of(run.units, cell));
-  leave(index, run, *chunks_[cell / fan], cell % fan);
+  chunk& home = *chunks_[cell / fan];
+  leave(index, run, home, cell % fan);
+  // Where others are left the class is forgotten when a search finds that they are not of it.
+  if (run.units <= large && home.inside[cell % fan] == no_block &&
+      home.over_end[cell % fan] == no_block)
+    classes_.forget(length_classes::class_of(run.units), cell);
   return {cell, capped(run.units)};
 }
 
@@ -213,6 +220,7 @@ void fit_index::shrink(block_index index, unit_count units) noexcept {
   run.address += units * unit;
   run.units -= units;
   chunk& home = *chunks_[cell / fan];
+  classes_.enter(length_classes::class_of(run.units), cell);
   if (before == home.longest[cell % fan]) find_longest(home, cell);
 }
 
@@ -235,6 +243,48 @@ void fit_index::shrink_large(block_index index, unit_count units) noexcept {
     enter(index, run, *home, now);
   }
   settle(gone);
+}
+
+/// The shortest run of the cell that fits closely.
+fit_index::close_match fit_index::close_fit_in(std::uint64_t cell, std::size_t in,
+                                               std::uint64_t units) const noexcept {
+  const chunk& home = *chunks_[cell / fan];
+  close_match found;
+  std::uint64_t shortest = longest_close(units) + 1;
+  const auto look = [&](block_index at) {
+    const std::uint64_t length = blocks_[at].units;
+    if (length > large) return;
+    if (length_classes::class_of(length) == in) found.has_class = true;
+    if (length < units || length >= shortest) return;
+    shortest = length;
+    found.run = at;
+  };
+  for (block_index at = home.inside[cell % fan]; at != no_block; at = blocks_[at].in.right)
+    look(at);
+  if (home.over_end[cell % fan] != no_block) look(home.over_end[cell % fan]);
+  return found;
+}
+
+block_index fit_index::close_fit(std::uint64_t units) noexcept {
+  const std::size_t last =
+      length_classes::class_of(std::min<std::uint64_t>(longest_close(units), large));
+  for (std::size_t in = classes_.first_class(length_classes::class_of(units)); in <= last;
+       in = classes_.first_class(in + 1)) {
+    int tries = 8;  // in how many cells the runs of the class may all be too short, or too long
+    for (std::uint64_t cell = classes_.first(in); cell != length_classes::no_cell && tries > 0;
+         cell = classes_.first(in, cell + 1)) {
+      const close_match found = close_fit_in(cell, in, units);
+      if (found.run != no_block) return found.run;
+      if (found.has_class) {
+        --tries;
+      } else {
+        classes_.forget(in, cell);
+      }
+    }
+  }
+  if (longest_close(units) <= large) return no_block;
+  const block_index match = shortest(large + 1);
+  return match != no_block && blocks_[match].units <= longest_close(units) ? match : no_block;
 }
 
 block_index fit_index::lowest(std::uint64_t units) const noexcept {
@@ -268,8 +318,8 @@ std::uint32_t fit_index::longest() const noexcept {
 }
 
 std::size_t fit_index::footprint() const noexcept {
-  std::size_t total =
-      by_length_.footprint() + chunks_.capacity() * (sizeof(chunks_[0]) + sizeof(std::uint16_t));
+  std::size_t total = by_length_.footprint() + classes_.footprint() +
+                      chunks_.capacity() * (sizeof(chunks_[0]) + sizeof(std::uint16_t));
   for (const auto& each : chunks_) total += each == nullptr ? 0 : sizeof(chunk);
   return total;
 }

@@ -10,23 +10,26 @@
 #include <vector>
 
 #include "placement/block.hpp"
+#include "placement/length_classes.hpp"
 #include "placement/ordered_keys.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
 
 /// The free runs that one stream, or everybody, may use.
 ///
-/// lowest() serves small requests: packing them at low addresses keeps whole handles free above.
-/// The arena is cut into cells of 256 KiB; each knows the longest run that starts in it, and two
-/// levels of maxima above let a search skip 16 MiB and 1 GiB at a time. A search scans a few
-/// hundred bytes of maxima, whatever the number of runs. shortest() serves large requests: runs of
-/// more than 1 MiB stand in order of (length, address).
+/// close_fit() and lowest() serve small requests. A run that is hardly longer leaves little over:
+/// what is left is often too short for anything, and stays for as long as its neighbours live. Low
+/// addresses, where nothing fits closely, keep whole handles free above. The arena is cut into
+/// cells of 256 KiB; each knows the longest run that starts in it, and two levels of maxima above
+/// let lowest() skip 16 MiB and 1 GiB at a time. It scans a few hundred bytes of maxima, whatever
+/// the number of runs; close_fit() reads some words of bits (length_classes.hpp). shortest() serves
+/// large requests: runs of more than 1 MiB stand in order of (length, address).
 ///
 /// Links runs through block.in.left and .right. Owned by an arena, under the heap's lock.
 class fit_index {
  public:
   /// Runs of more units than this can be found by shortest().
-  static constexpr std::uint32_t large = 2048;
+  static constexpr std::uint32_t large = length_classes::longest;
   /// What lowest() can tell apart from longer runs.
   static constexpr std::uint32_t most_low = std::numeric_limits<std::uint16_t>::max();
 
@@ -54,6 +57,14 @@ class fit_index {
   /// The run's start moves up by `units`, its end stays: remove and insert in one, for what is
   /// carved off a run's low end.
   void shrink(block_index index, unit_count units) noexcept;
+  /// The longest run that fits a request of so many units closely.
+  [[nodiscard]] static constexpr std::uint64_t longest_close(std::uint64_t units) noexcept {
+    return units + units / 8;
+  }
+  /// A run that fits closely: of the classes of length from the request's own up to an eighth more
+  /// the first that has one that is long enough, and there one of the lowest cell. no_block if
+  /// there is none. Up to `large` units.
+  [[nodiscard]] block_index close_fit(std::uint64_t units) noexcept;
   /// The run of at least `units` at the lowest address; up to `most_low` units.
   [[nodiscard]] block_index lowest(std::uint64_t units) const noexcept;
   /// The shortest run of at least `units`, more than `large`; the lowest of equals.
@@ -127,6 +138,12 @@ class fit_index {
     return chunks_[cell / fan]->over_end[cell % fan];
   }
   void shrink_large(block_index index, unit_count units) noexcept;
+  struct close_match {
+    block_index run = no_block;
+    bool has_class = false;  // a run of the class starts in the cell
+  };
+  [[nodiscard]] close_match close_fit_in(std::uint64_t cell, std::size_t in,
+                                         std::uint64_t units) const noexcept;
 
   block_store& blocks_;
   std::uint64_t base_;
@@ -134,6 +151,7 @@ class fit_index {
   std::vector<std::uint16_t> chunk_longest_;  // by chunk, in whole groups of 64
   std::vector<std::uint16_t> group_longest_;  // by 64 chunks
   ordered_keys by_length_;                    // key_of() the large runs
+  length_classes classes_;                    // of the others
   std::uint64_t total_ = 0;                   // bytes
 };
 

@@ -20,6 +20,9 @@ struct growth_rules {
   /// Requests up to this size go to the lowest address, larger ones to the shortest run. Low, small
   /// blocks gather; anything larger would come to lie across the large handles there and pin them.
   std::uint64_t lowest_up_to = std::uint64_t{1} << 20;
+  /// … unless a run is hardly longer than the request, up to 1 MiB: what would be left of a longer
+  /// one is often too short for anything.
+  bool fits_closely = true;
   /// A handle is about request² / this, …
   std::uint64_t handle_scale = std::uint64_t{256} << 20;
   /// … at most this, …
@@ -65,6 +68,7 @@ struct growth_rules {
       case placement_policy::never_move:
         // Nothing is pinned that never moves; more at low addresses leaves longer runs above.
         return {.lowest_up_to = 4 * mib,
+                .fits_closely = false,
                 .handle_scale = 1 * mib,
                 .largest_handle = 64 * mib,
                 .reserved_share = 128,

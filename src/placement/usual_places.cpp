@@ -1,11 +1,26 @@
-// The lowest run, or the shortest.
+// A run that is hardly longer, else the lowest; of large ones the shortest.
 #include "placement/usual_places.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
 
 block_index usual_places::best_run(stream_slot owner, std::uint64_t units) const noexcept {
-  const fit_index& runs = runs_.of(owner);
-  return goes_low(units) ? runs.lowest(units) : runs.shortest(units);
+  fit_index& runs = runs_.of(owner);
+  if (!is_small(units)) return runs.shortest(units);
+  if (fits_closely(units))
+    if (const block_index close = runs.close_fit(units); close != no_block) return close;
+  return runs.lowest(units);
+}
+
+/// Whether a request of so many units goes to `one` rather than to `other`: each is the best run of
+/// its owner.
+bool usual_places::is_better(const block& one, const block& other,
+                             std::uint64_t units) const noexcept {
+  if (!is_small(units)) return one.units < other.units;
+  const auto is_close = [&](const block& run) {
+    return fits_closely(units) && run.units <= fit_index::longest_close(units);
+  };
+  if (is_close(one) != is_close(other)) return is_close(one);
+  return one.address < other.address;
 }
 
 free_place usual_places::fit(const request& wanted) {
@@ -13,9 +28,7 @@ free_place usual_places::fit(const request& wanted) {
   runs_.prepare_owner(wanted.stream);
   block_index match = best_run(wanted.stream, needed);
   if (const block_index other = best_run(no_stream, needed); other != no_block) {
-    if (match == no_block || (goes_low(needed) ? runs_[other].address < runs_[match].address
-                                               : runs_[other].units < runs_[match].units))
-      match = other;
+    if (match == no_block || is_better(runs_[other], runs_[match], needed)) match = other;
   }
   if (match == no_block) return {};
   return {.first = match, .start = limits_in(match, wanted).start};

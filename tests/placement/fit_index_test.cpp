@@ -65,6 +65,46 @@ TEST_F(fit_indexes, equal_runs_are_found_by_address_whatever_the_order_they_came
   EXPECT_EQ(index.total(), 96 * kib);
 }
 
+TEST_F(fit_indexes, a_close_fit_is_of_the_first_class_that_has_one_and_there_in_the_lowest_cell) {
+  const block_index eighth = make(base, 100 * unit);
+  const block_index near = make(base + 3 * mib, 92 * unit);
+  const block_index same = make(base + 9 * mib, 91 * unit);
+  const block_index same_and_low = make(base + 7 * mib, 91 * unit);
+  for (const block_index each : {eighth, near, same, same_and_low}) index.insert(each);
+  EXPECT_EQ(index.close_fit(91), same_and_low);
+  index.remove(same_and_low);
+  EXPECT_EQ(index.close_fit(91), same);
+  EXPECT_EQ(index.close_fit(90), same);
+  index.remove(same);
+  EXPECT_EQ(index.close_fit(91), near);
+  index.remove(near);
+  EXPECT_EQ(index.close_fit(91), eighth);
+  EXPECT_EQ(index.close_fit(89), eighth);
+  EXPECT_EQ(index.close_fit(88), no_block) << "more than an eighth longer";
+  EXPECT_EQ(index.close_fit(101), no_block);
+}
+
+TEST_F(fit_indexes, a_close_fit_may_be_longer_than_what_has_a_class) {
+  const block_index longer = make(base + 5 * mib, mib + 128 * kib);
+  const block_index too_long = make(base, mib + 128 * kib + unit);
+  for (const block_index each : {too_long, longer}) index.insert(each);
+  EXPECT_EQ(index.close_fit(units(mib)), longer);
+  EXPECT_EQ(index.close_fit(units(mib) - 8), no_block) << "it is more than an eighth longer";
+  index.remove(longer);
+  EXPECT_EQ(index.close_fit(units(mib)), no_block);
+}
+
+TEST_F(fit_indexes, runs_of_the_own_class_that_are_too_short_do_not_hide_the_next_class) {
+  for (std::uint64_t i = 0; i < 20; ++i) index.insert(make(base + i * mib, 512 * unit));
+  const block_index own = make(base + 30 * mib, 527 * unit);
+  const block_index next = make(base + 40 * mib, 528 * unit);
+  index.insert(next);
+  EXPECT_EQ(index.close_fit(520), next);
+  index.insert(own);
+  EXPECT_EQ(index.close_fit(520), next) << "it stands behind eight that are too short";
+  EXPECT_EQ(index.close_fit(512 - 20), index.lowest(1));
+}
+
 /// What joins with its neighbours leaves first, and its cell is asked when the joined run is in.
 TEST_F(fit_indexes, a_run_that_was_detached_is_forgotten_once_it_is_settled) {
   const block_index low = make(base + 64 * kib, 64 * kib);
@@ -146,13 +186,17 @@ TEST_F(fit_indexes, hold_memory_by_the_cells_that_are_used) {
   EXPECT_EQ(index.footprint(), one) << "the same 64 cells";
   index.insert(make(base + 16 * mib, 64 * kib));
   const std::size_t chunk = index.footprint() - one;
-  EXPECT_EQ(chunk, 64 * (sizeof(std::uint16_t) + 2 * sizeof(block_index)));
+  EXPECT_EQ(chunk,
+            64 * (sizeof(std::uint16_t) + 2 * sizeof(block_index)) + 225 * sizeof(std::uint64_t))
+      << "cells and classes";
   index.insert(make(base + 900 * mib, 64 * kib));
   EXPECT_EQ(index.footprint(), one + 2 * chunk);
-  const std::size_t group = one - chunk;
-  EXPECT_EQ(group, 64 * (sizeof(void*) + sizeof(std::uint16_t))) << "for as many chunks";
+  const std::size_t top = 225 * sizeof(std::uint64_t);
+  const std::size_t group = one - chunk - top;
+  EXPECT_EQ(group, 64 * (2 * sizeof(void*) + sizeof(std::uint16_t)) + sizeof(void*) + top)
+      << "for as many chunks";
   index.insert(make(base + 1024 * mib, 64 * kib));
-  EXPECT_EQ(index.footprint(), 2 * group + 4 * chunk);
+  EXPECT_EQ(index.footprint(), top + 2 * group + 4 * chunk);
 }
 
 /// Room for a run, apart from all others.
@@ -242,6 +286,24 @@ TEST_F(fit_indexes, agree_with_a_walk) {
       if (blocks[each].units > fit_index::large && blocks[each].address <= near &&
           near < blocks[each].end())
         over = each;
+    if (const std::uint64_t wanted = std::min<std::uint64_t>(small, fit_index::large);
+        const block_index close = index.close_fit(wanted)) {
+      ASSERT_TRUE(std::find(inside.begin(), inside.end(), close) != inside.end()) << step;
+      ASSERT_GE(blocks[close].units, wanted) << step;
+      ASSERT_LE(blocks[close].units, wanted + wanted / 8) << step;
+    } else {
+      // Only runs of the first and the last class may be passed over: others there do not fit.
+      const auto class_of = [](std::uint64_t length) {
+        return length_classes::class_of(std::min<std::uint64_t>(length, fit_index::large));
+      };
+      for (const block_index each : inside) {
+        const std::uint64_t length = blocks[each].units;
+        ASSERT_TRUE(length < wanted || length > wanted + wanted / 8 ||
+                    class_of(length) == class_of(wanted) ||
+                    class_of(length) == class_of(wanted + wanted / 8))
+            << step;
+      }
+    }
     ASSERT_EQ(index.over(near), over) << step;
     ASSERT_EQ(index.lowest(small), lowest) << step;
     ASSERT_EQ(index.shortest(large), shortest) << step;

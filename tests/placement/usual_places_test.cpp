@@ -5,12 +5,45 @@
 
 namespace weir::placement { namespace {
 
+using testing_support::kib;
 using testing_support::mib;
 
 class usual_rules : public arena_records {
  protected:
-  usual_places places{runs, mib};
+  usual_places places{runs, mib, true};
 };
+
+TEST_F(usual_rules, small_requests_go_to_a_run_that_is_hardly_longer) {
+  const block_index long_one = run(128 * kib);
+  live(mib);
+  const block_index low = run(72 * kib + unit);
+  live(mib);
+  run(72 * kib);
+  live(mib);
+  const block_index close = run(64 * kib + unit);
+  EXPECT_EQ(places.fit(asks(64 * kib)).first, close) << "the lower ones are an eighth longer";
+  EXPECT_EQ(places.fit(asks(64 * kib + unit)).first, close);
+  EXPECT_EQ(places.fit(asks(68 * kib)).first, low) << "two are of one class";
+  EXPECT_EQ(places.fit(asks(60 * kib)).first, close);
+  EXPECT_EQ(places.fit(asks(56 * kib)).first, long_one) << "nothing is close: the lowest";
+}
+
+TEST_F(usual_rules, where_nothing_moves_all_small_requests_go_to_the_lowest_run) {
+  const block_index low = run(128 * kib);
+  live(mib);
+  run(64 * kib);
+  usual_places without{runs, 4 * mib, false};
+  EXPECT_EQ(without.fit(asks(64 * kib)).first, low);
+}
+
+TEST_F(usual_rules, a_close_fit_of_another_owner_goes_before_the_lowest) {
+  run(4 * mib);
+  live(mib);
+  const block_index own = run(64 * kib, known.now(stream_slots[0]));
+  EXPECT_EQ(places.fit(asks(60 * kib)).first, own);
+  EXPECT_EQ(places.fit(asks(60 * kib, 1)).start, at(0)) << "it is not its stream's";
+  EXPECT_EQ(places.fit(asks(32 * kib)).start, at(0)) << "neither is close";
+}
 
 TEST_F(usual_rules, small_requests_go_to_the_lowest_run_and_large_ones_to_the_shortest) {
   const block_index long_one = run(8 * mib);
@@ -20,8 +53,8 @@ TEST_F(usual_rules, small_requests_go_to_the_lowest_run_and_large_ones_to_the_sh
   EXPECT_EQ(places.fit(asks(mib + unit)), (free_place{.first = short_one, .start = at(9 * mib)}));
   EXPECT_EQ(places.fit(asks(3 * mib + unit)), (free_place{.first = long_one, .start = at(0)}));
   EXPECT_EQ(places.fit(asks(8 * mib + unit)), free_place{});
-  EXPECT_TRUE(places.goes_low(mib / unit));
-  EXPECT_FALSE(places.goes_low(mib / unit + 1));
+  EXPECT_TRUE(places.is_small(mib / unit));
+  EXPECT_FALSE(places.is_small(mib / unit + 1));
 }
 
 TEST_F(usual_rules, runs_of_the_stream_and_everybodys_serve_alike) {
