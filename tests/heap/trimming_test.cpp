@@ -52,6 +52,7 @@ class trimmed_heap final : public heap::cache_flusher_host,
     note("wait");
     if (on_wait) on_wait();
   }
+  void report_second_free(const heap::block&) noexcept override {}
   result<block_index> find_live(const void*) override { return errc::foreign_pointer; }
   void flush_caches() noexcept override {}
   void settle_caches() noexcept override {}

@@ -192,7 +192,8 @@ void mixed_program::finish(std::size_t thread) {
   pools_.clear();
   for (const auto& each : heaps_) world_.expect_ok(each->memory().close(), "close at the end");
   heaps_.clear();
-  lanes_.synchronize_all();  // a pool of the driver's gives back then what was freed in stream order
+  // A pool of the driver's gives back then what was freed in stream order.
+  lanes_.synchronize_all();
   for (std::size_t i = 0; i < device_count; ++i)
     if (world_.used(i) != world_.used_before(i))
       world_.fail("device " + std::to_string(i) + " has not got everything back");
