@@ -153,7 +153,8 @@ void* weir_allocator::allocate_on_slow_path(device_state& state, std::size_t siz
   byte_counters_.add(static_cast<std::size_t>(state.index), size, block.taken);
   if (device_by_page_ != nullptr) device_by_page_->set(block.address, state.index);
   if (has_tools()) notify_tools(state, block.address, as_block_size(rounded));
-  // The first of them must be seen by whoever frees it, though the settings changed meanwhile.
+  // Another thread may have turned rounding off meanwhile. The slow path must stay on until the
+  // padding of this block is forgotten with its free.
   if (C10_UNLIKELY(rounded != size) && state.padded.add(block.address, size, rounded))
     update_slow_path();
   if (C10_UNLIKELY((reasons & collecting) != 0))

@@ -256,7 +256,7 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   /// The device whose live block has the pointer in it. Costs a lock of each.
   [[nodiscard]] device_state* ask_each_for(const void* pointer) const noexcept;
   [[nodiscard]] device_state& owner_of(const void* pointer) const;
-  /// The live block that begins there; of size 0: there is none.
+  /// The live block that begins at the address; its size is 0 if no live block begins there.
   [[nodiscard]] traced_block trace_of(device_state& state, const void* pointer) const;
   static void deleter(void* pointer);
 

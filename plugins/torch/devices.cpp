@@ -138,7 +138,8 @@ void weir_allocator::update_slow_path() {
 }
 
 void weir_allocator::on_forked_child() noexcept {
-  // Without a state there is no memory, and no lock that could be held.
+  // A process that never created a device's state has neither memory nor locks of the plug-in, and
+  // its child may begin anew.
   for_each_device([&](device_state&) { slow_path_.store(forked, std::memory_order_relaxed); });
 }
 

@@ -95,7 +95,8 @@ class cache_flusher {
   void flush_list(block_index head) noexcept WEIR_REQUIRES(core_.mutex_);
   /// Claimed blocks, which are not.
   void flush_given(block_index head) noexcept WEIR_REQUIRES(core_.mutex_);
-  /// The cache whose owner may be writing the block's kind just now; null: there is none.
+  /// The cache whose owner may be writing the block's kind at this moment; null if no other thread
+  /// can be.
   [[nodiscard]] thread_cache* writer_of(const block& block) const noexcept
       WEIR_REQUIRES(core_.mutex_);
   /// No thread has claimed the freed block any more; frees of others that came second are reported.
