@@ -2,6 +2,7 @@
 #include "weir/allocator/caching_allocator.hpp"
 
 #include <cmath>
+#include <type_traits>
 #include <utility>
 
 #include "heap/fast_path.hpp"
@@ -12,6 +13,8 @@ namespace {
 
 constexpr bytes plain_alignment{heap::unit};
 static_assert(allocator_alignment == plain_alignment);
+/// What a thread's cache keeps in lists by size.
+constexpr bytes largest_by_size = heap::to_bytes(heap::most_binned_units);
 
 // Out of line, so that the fast path in front of them needs no frame.
 
@@ -41,6 +44,25 @@ static_assert(allocator_alignment == plain_alignment);
                                          : heap->slow_free(pointer, stream, expected));
 }
 
+// Blocks above 1 MiB: leaves that need no frame, either.
+
+[[gnu::noinline]] void* allocate_large_or_throw(heap::central_heap* heap, bytes size,
+                                                const stream_ref& stream) {
+  void* const hit = heap->take_large(size, stream);
+  return hit != nullptr ? hit : allocate_or_throw(heap, size, stream, plain_alignment);
+}
+
+template <class Stream>
+[[gnu::noinline]] void free_large_or_report(heap::central_heap* heap, void* pointer,
+                                            const Stream& stream) noexcept {
+  if (heap->keep_large(pointer, stream)) return;
+  if constexpr (std::is_same_v<Stream, stream_ref>) {
+    free_or_report(heap, pointer, &stream, heap::any_size);
+  } else {
+    free_or_report(heap, pointer, nullptr, heap::any_size);
+  }
+}
+
 }  // namespace
 
 // --- Requests and frees -------------------------------------------------------------------------
@@ -51,6 +73,7 @@ void* caching_allocator::allocate(bytes size, const stream_ref& stream, bytes al
     void* const hit = heap->fast_allocate(size, stream);
     if (hit != nullptr) [[likely]]
       return hit;
+    if (size > largest_by_size) return allocate_large_or_throw(heap, size, stream);
   }
   return allocate_or_throw(heap, size, stream, alignment);
 }
@@ -61,6 +84,7 @@ result<void*> caching_allocator::try_allocate(bytes size, const stream_ref& stre
   if (heap == nullptr) return errc::moved_from;
   if (alignment == plain_alignment) [[likely]] {
     void* hit = heap->fast_allocate(size, stream);
+    if (hit == nullptr && size > largest_by_size) hit = heap->take_large(size, stream);
     if (hit == nullptr) [[unlikely]]
       hit = heap->allocate_without_driver(size, stream);
     if (hit != nullptr) [[likely]]
@@ -71,8 +95,11 @@ result<void*> caching_allocator::try_allocate(bytes size, const stream_ref& stre
 
 void caching_allocator::deallocate(void* pointer, const stream_ref& stream) const noexcept {
   heap::central_heap* const heap = heap_.get();
-  if (heap != nullptr && heap->fast_free(pointer, stream)) [[likely]]
-    return;
+  if (heap != nullptr) [[likely]] {
+    if (heap->fast_free(pointer, stream)) [[likely]]
+      return;
+    return free_large_or_report(heap, pointer, stream);
+  }
   free_or_report(heap, pointer, &stream, heap::any_size);
 }
 
@@ -83,14 +110,17 @@ void caching_allocator::deallocate(void* pointer, bytes size,
 
 void caching_allocator::deallocate(void* pointer) const noexcept {
   heap::central_heap* const heap = heap_.get();
-  if (heap != nullptr && heap->fast_free(pointer, heap::allocation_stream{})) [[likely]]
-    return;
+  if (heap != nullptr) [[likely]] {
+    if (heap->fast_free(pointer, heap::allocation_stream{})) [[likely]]
+      return;
+    return free_large_or_report(heap, pointer, heap::allocation_stream{});
+  }
   free_or_report(heap, pointer, nullptr, heap::any_size);
 }
 
 result<void> caching_allocator::try_deallocate(void* pointer, const stream_ref& stream) const {
   if (heap_ == nullptr) return errc::moved_from;
-  if (heap_->fast_free(pointer, stream) ||
+  if (heap_->fast_free(pointer, stream) || heap_->keep_large(pointer, stream) ||
       heap_->free_without_driver(pointer, &stream, heap::any_size)) [[likely]]
     return {};
   return heap_->slow_free(pointer, &stream, heap::any_size);
@@ -105,6 +135,7 @@ result<void> caching_allocator::try_deallocate(void* pointer, bytes size,
 result<void> caching_allocator::try_deallocate(void* pointer) const {
   if (heap_ == nullptr) return errc::moved_from;
   if (heap_->fast_free(pointer, heap::allocation_stream{}) ||
+      heap_->keep_large(pointer, heap::allocation_stream{}) ||
       heap_->free_without_driver(pointer, nullptr, heap::any_size)) [[likely]]
     return {};
   return heap_->slow_free(pointer, nullptr, heap::any_size);

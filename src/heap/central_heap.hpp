@@ -90,7 +90,13 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   template <std::uint32_t reasons = 0, class Stream>
   [[nodiscard]] bool fast_free(void* pointer, const Stream& stream) noexcept;
 
-  /// The same for what the fast path left undone: large blocks, streams other than the last,
+  /// The same for requests and frees above 1 MiB, of which a cache keeps one block, after the fast
+  /// path left them undone. A free makes one atomic read-modify-write.
+  [[nodiscard]] void* take_large(bytes size, const stream_ref& stream) noexcept;
+  template <class Stream>
+  [[nodiscard]] bool keep_large(void* pointer, const Stream& stream) noexcept;
+
+  /// The same for what the fast paths left undone: other large blocks, streams other than the last,
   /// default streams, blocks of other threads, observers, limits. Then, with the lock, for requests
   /// that fit into free memory as it lies and frees that the cache has no room for. Makes no driver
   /// call.

@@ -1,7 +1,8 @@
 // The fast path of requests and frees: the calling thread's cache, and nothing else.
 //
 // No lock, no shared write, no driver call, no call at all: these are leaves, so that what they
-// need stays in registers. Whatever is out of the ordinary is left to the slower paths; the call
+// need stays in registers. Blocks above 1 MiB have leaves of their own, behind those that serve all
+// others. Whatever is out of the ordinary is left to the slower paths; the call
 // tree stands in docs/allocator.md.
 #pragma once
 
@@ -100,6 +101,7 @@ inline bool central_heap::fast_free(void* pointer, const Stream& stream) noexcep
   // nobody recorded it.
   if (!is_stream_of(bins, block, stream) || block.is() != block_kind::live ||
       block.out.home != cache.number || held > cache.bound()) [[unlikely]] {
+    cache.refused_large = units > most_binned_units;
     cache.leave();
     return false;
   }
@@ -112,6 +114,60 @@ inline bool central_heap::fast_free(void* pointer, const Stream& stream) noexcep
   bins.push(index, block, units);
   if constexpr (reasons == thread_cache::observed)
     emit_fast(cache, memory_event_kind::deallocate, block, requested);
+  cache.leave();
+  return true;
+}
+
+inline void* central_heap::take_large(bytes size, const stream_ref& stream) noexcept {
+  if (!fast_path_is_open<0>()) [[unlikely]]
+    return nullptr;
+  thread_cache& cache = *this_thread.cache;
+  if (cache.enter_fast() != 0) [[unlikely]] {  // and nothing of it may be read
+    cache.leave();
+    return nullptr;
+  }
+  const std::uint64_t units = units_for(size);
+  const account_number account = observe::thread_tag.number();
+  const stream_bins& bins = *cache.current;
+  block& block = blocks_[cache.large];  // where there is none, `large_units` is of no such request
+  if (cache.large_units != units || bins.id != stream.known_id() || block.stream != bins.slot ||
+      account >= cache.delta_count) [[unlikely]] {
+    cache.leave();
+    return nullptr;
+  }
+  cache.large = no_block;
+  cache.large_units = 0;
+  const std::uint64_t rounded = units * unit;
+  become_live(block, account, size.count(), rounded);
+  cache.count_allocation(account, size.count(), rounded);
+  cache.leave();
+  return reinterpret_cast<void*>(block.address);
+}
+
+template <class Stream>
+inline bool central_heap::keep_large(void* pointer, const Stream& stream) noexcept {
+  if (!fast_path_is_open<0>()) [[unlikely]]
+    return false;
+  thread_cache& cache = *this_thread.cache;
+  if (!cache.refused_large) return false;
+  if (cache.enter_fast() != 0) [[unlikely]] {
+    cache.leave();
+    return false;
+  }
+  const stream_bins& bins = *cache.current;
+  const block_index index = table_.find(reinterpret_cast<std::uint64_t>(pointer));
+  block& block = blocks_[index];  // where there is none: the record that is never used
+  // One that is recorded has a home.
+  if (block.units <= most_binned_units || !is_stream_of(bins, block, stream) ||
+      block.out.home != 0 || block.account >= cache.delta_count || cache.large != no_block ||
+      !begin_free(block)) [[unlikely]] {
+    cache.leave();
+    return false;
+  }
+  cache.large = index;
+  cache.large_units = block.units;
+  block.stream = bins.slot;
+  cache.count_free(block.account, block.size() - block.out.waste, block.size());
   cache.leave();
   return true;
 }

@@ -3,8 +3,8 @@
 // The states of a block of the allocator's own pool, and the functions that change them:
 //
 //   stored ------------------------ fit ------------------------> live
-//     ^                                                           |  ^
-//     |                                  fast_free, cached_free,  |  |  fast_allocate,
+//     ^                           fast_free, keep_large,          |  ^  fast_allocate,
+//     |                                     cached_free,          |  |  take_large,
 //     |                                                     keep  v  |  cached_allocate
 //     |<-- flush_bins, flush_half, flush_large ------------- binned, large
 //     |                                                        ^
@@ -345,9 +345,10 @@ class alignas(64) thread_cache {
   stream_bins* current = &nothing;  // the table used last
   account_delta* deltas = nullptr;
   std::uint32_t delta_count = 0;
-  std::uint16_t number;      // what block.out.home says of blocks whose home this is
-  bool counts_tags = false;  // there are several accounts: `deltas` is used, and not only `sum`
-  std::uint64_t units = 0;   // in all tables
+  std::uint16_t number;        // what block.out.home says of blocks whose home this is
+  bool refused_large = false;  // the fast path met a free last that was one of a block above 1 MiB
+  bool counts_tags = false;    // there are several accounts: `deltas` is used, and not only `sum`
+  std::uint64_t units = 0;     // in all tables
   /// Written by the owner with the heap's lock; read by who frees for it, too.
   std::atomic<std::uint64_t> most_units{0};
   [[nodiscard]] std::uint64_t bound() const noexcept {
