@@ -264,19 +264,17 @@ stream_bins* cache_flusher::ensure_bins(thread_cache& cache, stream_id id,
                                         stream_slot slot) noexcept {
   core_.mutex_.assert_held();
   if (stream_bins* const known = cache.bins_of(slot); known != nullptr) return known;
-  if (cache.has_every_bins()) {
-    fold(cache);
-    stream_bins* const oldest = cache.least_recent();
-    flush_bins(cache, *oldest);
-    cache.remove_bins(oldest);
-  }
   // Cached blocks return to the store where nothing may fail, so it must know the stream by now.
   try {
     if (core_.pools_.front()->memory != nullptr) core_.pools_.front()->memory->prepare_free(slot);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
-  return cache.add_bins(id, slot);
+  if (!cache.has_every_bins()) return cache.add_bins(id, slot);
+  fold(cache);
+  stream_bins& oldest = *cache.least_recent();
+  flush_bins(cache, oldest);
+  return cache.reassign_bins(oldest, id, slot);
 }
 
 void cache_flusher::settle_caches() noexcept {

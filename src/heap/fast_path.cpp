@@ -55,13 +55,16 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
   const spin_then_lock lock{mutex_};
   ++trail_.locks;
   const std::uint32_t reasons = cache.attention.load(std::memory_order_relaxed);
-  stream_bins* const bins = cache.bins_of(stream);
   pool_state& from = *pools_.front();
-  if ((reasons & ~thread_cache::closer_look) != 0 || bins == nullptr || !cache.counts(account) ||
+  if ((reasons & ~thread_cache::closer_look) != 0 || !cache.counts(account) ||
       from.memory == nullptr || table_.full() || captures_.ended())
     return nullptr;
-  const request wanted{
-      .units = static_cast<std::uint32_t>(units), .alignment = 1, .stream = bins->slot};
+  const stream_bins* const bins = cache.bins_of(stream);
+  // Without bins nobody has looked yet at what other threads freed.
+  if (bins == nullptr && cache.has_remote()) return nullptr;
+  const stream_slot slot = bins != nullptr ? bins->slot : order_.meet_again(stream);
+  if (slot == no_stream) return nullptr;
+  const request wanted{.units = static_cast<std::uint32_t>(units), .alignment = 1, .stream = slot};
   if (!pending_.empty() && reclamation_.any_pending_like(wanted, from))
     return nullptr;  // the driver knows whether it still waits
   if (cache.unplaced != no_block) flusher_.flush_unplaced(cache);
@@ -69,12 +72,13 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
   const block_index index = from.memory->fit(wanted);
   if (index == no_block) return nullptr;
   trail_.last = rung::free_range;
-  order_.add_request(bins->slot);
-  // As hand_out() does where the cache is known to have the stream's bins and to count the account.
+  order_.add_request(slot);
+  // As hand_out() does where the cache is known to count the account.
   block& block = blocks_[index];
   enter_block(block, index, size, account, from);
   cache.most_units.store(caches_.bound_at(placement_.reserved), std::memory_order_relaxed);
   if (units <= most_binned_units) block.out.home = cache.home();
+  if (bins == nullptr) static_cast<void>(flusher_.ensure_bins(cache, stream, slot));
   emit(memory_event_kind::allocate, block, stream, account);
   progress_.share_if_due();
   return reinterpret_cast<void*>(block.address);
@@ -94,6 +98,15 @@ bool central_heap::free_without_driver(void* pointer, const stream_ref* stream,
          locked_free(*cache, pointer, id, expected);
 }
 
+/// The cache's table of a stream that was met before, made where another was used longer ago. Null:
+/// the stream is new, or cannot be asked any more.
+stream_bins* central_heap::own_bins(thread_cache& cache, stream_id stream) noexcept {
+  if (stream_bins* const bins = cache.bins_of(stream); bins != nullptr) [[likely]]
+    return bins;
+  const stream_slot slot = order_.meet_again(stream);
+  return slot == no_stream ? nullptr : flusher_.ensure_bins(cache, stream, slot);
+}
+
 /// The commonest free beyond the caches: they are full, and hand over what they have longest.
 bool central_heap::locked_free(thread_cache& cache, void* pointer, stream_id stream,
                                bytes expected) noexcept {
@@ -107,8 +120,8 @@ bool central_heap::locked_free(thread_cache& cache, void* pointer, stream_id str
   const bool plain =
       block.is() == block_kind::live && !block.is_recorded() && cache.counts(block.account);
   if (!plain || (expected != any_size && expected.count() != requested)) return false;
-  stream_bins* const bins =
-      stream != stream_id{} ? cache.bins_of(stream) : cache.bins_of(block.stream);
+  const stream_bins* const bins =
+      own_bins(cache, stream != stream_id{} ? stream : order_.id(block.stream));
   if (bins == nullptr || !flusher_.begin_free(index)) return false;
   emit(memory_event_kind::deallocate, block, bins->id, block.account);
   cache.count_free(block.account, requested, block.size());

@@ -134,11 +134,15 @@ stream_bins* thread_cache::add_bins(stream_id id, stream_slot slot) noexcept {
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
-  current = tables.back().get();
-  current->id = id;
-  current->slot = slot;
-  current->last_used = ++clock;
-  return current;
+  return reassign_bins(*tables.back(), id, slot);
+}
+
+stream_bins* thread_cache::reassign_bins(stream_bins& bins, stream_id id,
+                                         stream_slot slot) noexcept {
+  bins.id = id;
+  bins.slot = slot;
+  bins.last_used = ++clock;
+  return current = &bins;
 }
 
 stream_bins* thread_cache::least_recent() noexcept {

@@ -336,6 +336,9 @@ class alignas(64) thread_cache {
   [[nodiscard]] bool has_every_bins() const noexcept { return tables.size() == most_streams; }
   [[nodiscard]] stream_bins* least_recent() noexcept;
   void remove_bins(stream_bins* bins) noexcept;
+  /// An empty table is another stream's from now on. A new one would have to be cleared first,
+  /// which takes longer than all else that such a request or free does.
+  stream_bins* reassign_bins(stream_bins& bins, stream_id id, stream_slot slot) noexcept;
   [[nodiscard]] std::uint64_t held() const noexcept { return units * unit + large_units * unit; }
   [[nodiscard]] std::size_t footprint() const noexcept;
 

@@ -69,6 +69,13 @@ stream_slot stream_order::meet(const stream_ref& stream, stream_id id) {
   return slot;
 }
 
+stream_slot stream_order::meet_again(stream_id id) noexcept {
+  const stream_slot slot = known(id);
+  if (slot == no_stream || gone(slot)) return no_stream;
+  entries_[slot].named = true;
+  return slot;
+}
+
 void stream_order::revive(stream_slot slot) noexcept {
   entry& back = entries_[slot];
   if (back.finished) back.marked = back.completed = completed_;

@@ -85,6 +85,8 @@ class stream_order {
   [[nodiscard]] result<stream_slot> slot_of(const stream_ref& stream, const context_scope& bound);
   /// The same for a stream whose id is known: no driver call.
   [[nodiscard]] stream_slot meet(const stream_ref& stream, stream_id id);
+  /// The same for one that was met before and can still be asked; nobody if it was not, or cannot.
+  [[nodiscard]] stream_slot meet_again(stream_id id) noexcept;
   /// The slot of an id that was met before; nobody if it was not.
   [[nodiscard]] stream_slot known(stream_id id) const noexcept;
   [[nodiscard]] stream_id id(stream_slot slot) const noexcept { return entries_[slot].id; }

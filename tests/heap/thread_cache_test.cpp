@@ -519,6 +519,20 @@ TEST_F(cache_test, tables_are_found_by_stream_and_slot) {
   EXPECT_EQ(mine.tables.size(), 6u);
 }
 
+TEST_F(cache_test, a_table_is_given_to_another_stream) {
+  thread_cache& mine = *all.open();
+  stream_bins* const older = mine.add_bins(stream_id{11}, stream_slot{1});
+  stream_bins* const newer = mine.add_bins(stream_id{12}, stream_slot{2});
+  EXPECT_EQ(mine.reassign_bins(*older, stream_id{13}, stream_slot{3}), older);
+  EXPECT_EQ(mine.current, older);
+  EXPECT_EQ(mine.tables.size(), 2u);
+  EXPECT_EQ(mine.bins_of(stream_id{11}), nullptr);
+  EXPECT_EQ(mine.bins_of(stream_slot{1}), nullptr);
+  EXPECT_EQ(mine.bins_of(stream_slot{3}), older);
+  EXPECT_EQ(mine.bins_of(stream_id{13}), older);
+  EXPECT_EQ(mine.least_recent(), newer) << "it was used last";
+}
+
 TEST_F(cache_test, holds_what_is_kept_by_size_and_a_large_one) {
   thread_cache& mine = *all.open();
   mine.units = 3;
