@@ -210,7 +210,9 @@ bool central_heap::cached_free(thread_cache& cache, void* pointer, stream_id str
     bins->push(index, block);
   } else {
     // One that is recorded has a home.
-    if (home != 0 || cache.large != no_block || !begin_free(block)) return leave_it();
+    if (home != 0 || cache.large != no_block ||
+        !begin_free(block, reinterpret_cast<std::uint64_t>(pointer)))
+      return leave_it();
     cache.large = index;
     cache.large_units = block.units;
   }

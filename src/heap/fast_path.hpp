@@ -160,7 +160,7 @@ inline bool central_heap::keep_large(void* pointer, const Stream& stream) noexce
   // One that is recorded has a home.
   if (block.units <= most_binned_units || !is_stream_of(bins, block, stream) ||
       block.out.home != 0 || block.account >= cache.delta_count || cache.large != no_block ||
-      !begin_free(block)) [[unlikely]] {
+      !begin_free(block, reinterpret_cast<std::uint64_t>(pointer))) [[unlikely]] {
     cache.leave();
     return false;
   }

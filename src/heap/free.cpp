@@ -47,8 +47,12 @@ result<void> central_heap::slow_free(void* pointer, const stream_ref* stream, by
 result<block_index> central_heap::find_live(const void* pointer) {
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
   block_index index = table_.find(address);
-  if (index != no_block && blocks_[index].claimed.load(std::memory_order_acquire)) {
-    // Only who is home can say whether it is freed already: seldom, as this is a second free.
+  const auto is_open = [&](const block& freed) {
+    return freed.claimed.load(std::memory_order_acquire) || freed.is() == block_kind::questioned;
+  };
+  if (index != no_block && is_open(blocks_[index])) {
+    // Who has claimed or questions it is inside a cache: once all are outside, it is known whether
+    // the block is live. Seldom, as somebody has freed a block twice.
     const thread_caches::stop stopped{caches_, own_cache()};
     flusher_.settle_caches();
     index = table_.find(address);

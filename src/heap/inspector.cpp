@@ -251,7 +251,7 @@ result<block_info> inspector::block_at(const void* pointer) {
   for (auto each = core_.pools_.begin(); index == no_block && each != core_.pools_.end(); ++each)
     if ((*each)->memory != nullptr) index = (*each)->memory->block_over(address);
   const block& block = core_.blocks_[index];  // no_block is the record that is never used
-  if (block.is() != block_kind::live) return errc::foreign_pointer;
+  if (!block.is_live()) return errc::foreign_pointer;
   return block_info{
       .address = block.address,
       .size = bytes{block.size()},

@@ -83,7 +83,7 @@ result<std::string> inspector::describe_address(const void* pointer) try {
     if (const auto near = each->memory->block_near(address))
       return text(accused_near(*near), near->is_live);
     const block& block = core_.blocks_[each->memory->block_over(address)];
-    if (block.is() == block_kind::live) {
+    if (block.is_live()) {
       return text({.address = block.address,
                    .size = bytes{block.size() - block.out.waste},
                    .tag = core_.accounts_.tag_of(block.account),

@@ -42,6 +42,9 @@
 // until that is decided: nobody else sets the block aside, and the lists of claimed blocks run
 // through members of their own. A block whose claim is open is not returned to its store
 // (end_claims_on).
+//
+// A block above 1 MiB has no home and is not claimed. Who frees it without the lock sets its kind
+// from live to questioned, and sees then whether the record is that block's: begin_free().
 #pragma once
 
 #include <algorithm>
@@ -77,12 +80,34 @@ inline void become_live(block& block, account_number account, std::uint64_t requ
   block.out.waste = static_cast<std::uint32_t>(rounded - requested);
 }
 
-/// Ends the life of a live block above 1 MiB, which has no home. Of several threads that free it at
-/// once, one gets true; the others free nothing. Whatever may refuse the free comes before.
+/// Ends the life of a live block above 1 MiB, which has no home, for who has the heap's lock. Of
+/// several threads that free it at once, one gets true; the others free nothing. Whatever may
+/// refuse the free comes before.
 [[nodiscard]] inline bool begin_free(block& block) noexcept {
   auto was = block_kind::live;
   return block.kind.compare_exchange_strong(was, block_kind::thread_cached,
                                             std::memory_order_relaxed);
+}
+
+/// The same without the lock, for the block at this address, between enter() and leave() of the
+/// calling thread's cache.
+///
+/// Where the block was freed before, its record may stand for another block by now, which nobody
+/// frees here. That one is `questioned` for a moment. A free that meets this waits until the thread
+/// here is outside (central_heap::find_live).
+[[nodiscard]] inline bool begin_free(block& block, std::uint64_t address) noexcept {
+  auto was = block_kind::live;
+  if (!block.kind.compare_exchange_strong(was, block_kind::questioned, std::memory_order_acq_rel,
+                                          std::memory_order_relaxed))
+    return false;
+  if (block.address == address && block.units > most_binned_units) [[likely]] {
+    block.become(block_kind::thread_cached);
+    return true;
+  }
+  was = block_kind::questioned;
+  block.kind.compare_exchange_strong(was, block_kind::live, std::memory_order_release,
+                                     std::memory_order_relaxed);
+  return false;
 }
 
 /// Frees the live block at this address, up to 1 MiB, for a thread that is not its home's. Of

@@ -52,9 +52,9 @@ result<std::unique_ptr<backing_store>> arena::create(placement_context& shared, 
 
 void arena::hand_out(block_index index, const request& wanted) noexcept {
   block& fresh = shared_.blocks[index];
-  fresh.become(block_kind::live);
   fresh.stream = wanted.stream;
   fresh.out = {};
+  fresh.become_live();
   handed_out_ += fresh.size();
   peak_handed_out_ = std::max(peak_handed_out_, handed_out_);
   planned_.handed_out(fresh);

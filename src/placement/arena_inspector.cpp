@@ -60,6 +60,7 @@ void arena_inspector::describe(pool_snapshot& into, bool suspended) const {
         info.state = block_state::pending;
         break;
       case block_kind::live:
+      case block_kind::questioned:
       case block_kind::unused:
         info.state = block_state::live;
         break;

@@ -87,6 +87,7 @@ class record_check {
         complain("a recycled record", there.address);
         break;
       case block_kind::live:
+      case block_kind::questioned:
       case block_kind::thread_cached:
       case block_kind::given_back:
       case block_kind::pending:

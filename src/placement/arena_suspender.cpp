@@ -51,7 +51,7 @@ suspension arena_suspender::plan_suspend() const {
   add_places(plan);
   for (block_index at = core_.runs.first(); at != no_block; at = core_.runs[at].after) {
     const block& there = core_.runs[at];
-    if (there.is() != block_kind::live) continue;
+    if (!there.is_live()) continue;
     auto* const last = plan.contents.empty() ? nullptr : &plan.contents.back();
     const std::uint64_t end = last == nullptr ? 0 : last->address + last->size;
     // A hole, which cannot be copied, is at least a slot: no gap is as long.

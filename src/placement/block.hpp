@@ -40,6 +40,7 @@ using order::stream_slot;
 enum class block_kind : std::uint8_t {
   unused,         // the record is on the free list
   live,           // the user's
+  questioned,     // live; a free without the lock is looking whether it is the block it means
   thread_cached,  // freed; in a thread's cache
   given_back,     // freed by another thread than that of its home, on its way there
   pending,        // freed; waits for recorded streams
@@ -92,8 +93,16 @@ struct block {
   [[nodiscard]] std::uint64_t end() const noexcept { return address + units * unit; }
   [[nodiscard]] std::uint64_t size() const noexcept { return units * unit; }
   [[nodiscard]] block_kind is() const noexcept { return kind.load(std::memory_order_relaxed); }
+  /// To who has the heap's lock and frees nothing.
+  [[nodiscard]] bool is_live() const noexcept {
+    const block_kind now = is();
+    return now == block_kind::live || now == block_kind::questioned;
+  }
   [[nodiscard]] bool is_recorded() const noexcept { return out.home == recorded; }
   void become(block_kind now) noexcept { kind.store(now, std::memory_order_relaxed); }
+  /// Live, with the address and size that the record has now. Who frees a block without the lock
+  /// compares them after it has seen the kind.
+  void become_live() noexcept { kind.store(block_kind::live, std::memory_order_release); }
 };
 static_assert(sizeof(block) == 48);
 

@@ -105,7 +105,7 @@ result<block_index> guarded_store::hand_out(region& home, const fenced_block& pl
   block.stream = wanted.stream;
   block.out = {};
   block.out.waste = wanted.waste;
-  block.become(block_kind::live);
+  block.become_live();
   home.cells.back().index = index;
   ++home.uninspected;
   ++handed_out_count_;

@@ -18,6 +18,7 @@ constexpr std::uint64_t most_waste = std::numeric_limits<std::uint32_t>::max();
 block_state state_of(const block& of) noexcept {
   switch (of.is()) {
     case block_kind::live:
+    case block_kind::questioned:
       return block_state::live;
     case block_kind::thread_cached:
     case block_kind::given_back:
@@ -155,9 +156,9 @@ block_index torch_segments::hand_out(block_index run, const request& wanted,
 
 void torch_segments::make_live(block_index index, stream_slot stream) noexcept {
   block& block = shared_.blocks[index];
-  block.become(block_kind::live);
   block.stream = stream;
   block.out = {};
+  block.become_live();
   handed_out_ += block.size();
 }
 

@@ -73,6 +73,7 @@ std::string torch_segments::check_block(block_index index, std::uint64_t base, c
   const auto held = static_cast<std::size_t>(home.holds);
   switch (block.is()) {
     case block_kind::live:
+    case block_kind::questioned:
     case block_kind::thread_cached:
     case block_kind::given_back:
     case block_kind::pending:

@@ -208,6 +208,27 @@ TEST_F(cache_test, a_claim_is_one_threads_and_of_a_live_block) {
   EXPECT_FALSE(it.claimed);
 }
 
+TEST_F(cache_test, a_large_block_is_freed_without_the_lock_only_if_the_record_is_still_its_own) {
+  const auto made = block_of(most_binned_units + 1), other = block_of(3);
+  block& it = records[made];
+  it.become(block_kind::live);
+  EXPECT_FALSE(begin_free(it, records[other].address)) << "it is another block";
+  EXPECT_EQ(it.is(), block_kind::live);
+  EXPECT_TRUE(begin_free(it, it.address));
+  EXPECT_EQ(it.is(), block_kind::thread_cached);
+  EXPECT_FALSE(begin_free(it, it.address)) << "it is freed";
+  EXPECT_EQ(it.is(), block_kind::thread_cached);
+  // A record that stands for a smaller block now, which has a home or is claimed by who frees it.
+  records[other].become(block_kind::live);
+  EXPECT_FALSE(begin_free(records[other], records[other].address));
+  EXPECT_EQ(records[other].is(), block_kind::live);
+  // Another thread's look at a live block is no free, and no second look begins meanwhile.
+  it.become(block_kind::questioned);
+  EXPECT_TRUE(it.is_live());
+  EXPECT_FALSE(begin_free(it, it.address));
+  EXPECT_EQ(it.is(), block_kind::questioned);
+}
+
 TEST_F(cache_test, the_owners_free_of_a_claimed_block_is_the_first) {
   for (const auto kind : {block_kind::thread_cached, block_kind::live}) {
     block& it = records[given_block(3)];
