@@ -124,7 +124,10 @@ void stream_order::meet_watched() {
   // Those that could not be met for want of host memory are met the next time.
   std::uint64_t seen = watched_seen_;
   const auto watched = watched_.added_since(seen);
-  if (watched.empty()) return;
+  if (watched.empty()) {
+    met_until_ = open_ - 1;
+    return;
+  }
   std::erase_if(told_ends_, [&](const told_end& end) {
     return std::none_of(watched.begin(), watched.end(), [&](const auto& each) {
       return each.registration == end.registration && each.stream.known_id() == end.stream;
@@ -143,6 +146,7 @@ void stream_order::meet_watched() {
     if (gone(slot)) revive(slot);  // it was unwatched, and is watched again
   }
   watched_seen_ = seen;
+  met_until_ = open_ - 1;
 }
 
 bool stream_order::alone(stream_slot slot) const noexcept {
@@ -338,6 +342,12 @@ void stream_order::end_epoch() noexcept {
   used_ = false;
 }
 
+void stream_order::end_epoch_for_all() {
+  meet_watched();
+  end_epoch();
+  met_until_ = open_ - 1;
+}
+
 epoch stream_order::cut() noexcept {
   used_ = true;
   end_epoch();
@@ -358,6 +368,7 @@ void stream_order::close_epochs(entry& stream) noexcept {
 
 void stream_order::update() noexcept {
   marked_ = completed_ = lost_unknown_ ? unknown_completed_ : open_ - 1;
+  if (all_work()) completed_ = earlier(completed_, met_until_);
   to_mark_ = 0;
   for (stream_slot slot = 1; slot <= count(); ++slot) {
     entry& stream = entries_[slot];
@@ -434,7 +445,7 @@ result<std::shared_ptr<event>> stream_order::event_behind(stream_slot slot,
   if (paused()) return std::shared_ptr<event>{};
   WEIR_TRY_VALUE(askable, may_be_asked(slot, bound));
   if (!askable) return std::shared_ptr<event>{};
-  end_epoch();
+  end_epoch_for_all();
   return record_event(slot, bound);
 }
 
@@ -479,6 +490,10 @@ result<void> stream_order::close(stream_slot slot, const context_scope& bound) {
 
 result<void> stream_order::close_others(stream_slot spared, const context_scope& bound) {
   if (paused()) return {};
+  if (all_work() && met_until_ != open_ - 1) {  // an epoch ended where nobody could be met
+    meet_watched();
+    update();
+  }
   bool any_open = false;
   bool any_owed = false;
   for (stream_slot slot = 1; slot <= count(); ++slot) {
@@ -530,7 +545,7 @@ stream_order::work_of_all stream_order::events_behind_all(const context_scope& b
 
 result<void> stream_order::close_for(const std::vector<stamp>& used, const context_scope& bound) {
   if (paused()) return {};
-  end_epoch();
+  end_epoch_for_all();
   result<void> outcome;
   for (const stamp& each : used) {
     auto marked = mark_stream(each.stream, bound);
@@ -722,7 +737,7 @@ result<bool> stream_order::queue_waits(stream_slot waiter, stamp used, const con
   if (used.stream == waiter || stream_completed(used)) return true;
   const entry& owner = entries_[used.stream];
   if (is_after(used.epoch, owner.marked) && !owner.ended) {
-    end_epoch();
+    end_epoch_for_all();
     WEIR_TRY(mark_stream(used.stream, bound));
     update();
   }

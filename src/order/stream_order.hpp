@@ -314,6 +314,8 @@ class stream_order {
   /// Meets the streams that became known elsewhere.
   void meet_watched();
   void end_epoch() noexcept;
+  /// The same where streams can be met, which may throw std::bad_alloc.
+  void end_epoch_for_all();
   /// What the stream freed in epochs that have ended may become quiescent. prepare_closing() comes
   /// first.
   void close_epochs(entry& stream) noexcept;
@@ -372,8 +374,10 @@ class stream_order {
   std::unordered_map<driver::CUstream, stream_slot> by_handle_;  // the latest with that handle
   stream_slot named_ = no_stream;                                // by the call under way
   epoch open_ = 1;
-  epoch marked_ = 0;            // every stream has a mark for it
-  epoch completed_ = 0;         // every stream has reached one
+  epoch marked_ = 0;     // every stream has a mark for it
+  epoch completed_ = 0;  // every stream has reached one
+  // Whoever may use what was freed until its end is met: no later epoch completes before that.
+  epoch met_until_ = 0;
   bool used_ = false;           // something is stamped with `open_`
   std::uint32_t to_mark_ = 0;   // streams that can have further marks
   std::uint64_t requests_ = 0;  // of all streams

@@ -129,6 +129,35 @@ TEST_F(StreamOrderMarks, the_more_streams_there_are_the_more_frees_are_worth_mar
   EXPECT_EQ(frees_until_due(declared, own), 3) << "one is marked, however many there are";
 }
 
+TEST_F(StreamOrderMarks, a_stream_that_nobody_named_holds_up_an_epoch_however_that_ends) {
+  enum class way { close_for, event_behind, end_stream };
+  for (const way how : {way::close_for, way::event_behind, way::end_stream}) {
+    stream_order order{gpu};
+    const stream third = make_stream();
+    const stream_slot slot = order.slot_of(one, bound).value();
+    const stream_slot other = order.slot_of(two, bound).value();
+    const stream_slot ending = order.slot_of(third, bound).value();
+    ASSERT_TRUE(order.mark_streams(bound)) << "who is there is met";
+    const stream late = make_stream();
+    give_work(late.handle());
+    const std::vector<stamp> all{order.now(slot), order.now(other), order.now(ending)};
+    if (how == way::event_behind) {
+      ASSERT_TRUE(order.event_behind(slot, bound));
+    } else if (how == way::end_stream) {
+      ASSERT_TRUE(order.end_stream(ending, bound));
+    }
+    ASSERT_TRUE(order.close_for(all, bound));
+    static_cast<void>(order.poll(bound).value());
+    EXPECT_FALSE(order.completed(all[0]));
+    ASSERT_TRUE(order.close_others(order::no_stream, bound));
+    static_cast<void>(order.poll(bound).value());
+    EXPECT_FALSE(order.completed(all[0]));
+    machine->run_until_idle();
+    static_cast<void>(order.poll(bound).value());
+    EXPECT_TRUE(order.completed(all[0])) << static_cast<int>(how);
+  }
+}
+
 TEST_F(StreamOrderMarks, nothing_is_worth_marks_while_there_is_nobody_else) {
   stream_order order{gpu};
   const stream_slot slot = order.slot_of(one, bound).value();
