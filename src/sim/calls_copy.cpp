@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/costs.hpp"
+#include "sim/sparse_copy.hpp"
 #include "sim/state.hpp"
 
 namespace weir { inline namespace v0 { namespace sim {
@@ -120,11 +121,9 @@ class copy {
     description.takes = costs::moving(layout_.size(), on_bus ? costs::bus_rate : costs::copy_rate);
     if (!to_pageable_) add_accesses(description.accesses, layout_.to, true);
     if (!from_pageable_) add_accesses(description.accesses, layout_.from, false);
-    description.body = [layout = layout_, staged = staged_] {
-      for (std::size_t i = 0; i < layout.to.size(); ++i) {
-        std::memmove(reinterpret_cast<void*>(layout.to[i]),
-                     reinterpret_cast<const void*>(layout.from[i]), layout.width);
-      }
+    description.body = [&space = machine_.space, layout = layout_, staged = staged_] {
+      for (std::size_t i = 0; i < layout.to.size(); ++i)
+        copy_sparsely(space, layout.to[i], layout.from[i], layout.width);
       return CUDA_SUCCESS;
     };
     return description;

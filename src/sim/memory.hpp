@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sim/shadow.hpp"
@@ -62,6 +63,10 @@ class physical {
   [[nodiscard]] std::uint64_t file_offset() const noexcept { return file_offset_; }
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   [[nodiscard]] bool is_unbacked() const noexcept { return unbacked_; }
+  /// The first part of [begin, end) that may have been written, as its begin and end; both are
+  /// `end` if there is none. The rest is zero and has no pages.
+  [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> written(std::uint64_t begin,
+                                                                std::uint64_t end) const noexcept;
   /// Maps [offset, offset + size) of the pages at `address`; -1 with errno where the system
   /// refuses.
   int map_at(std::uint64_t address, std::uint64_t offset, std::uint64_t size, bool accessible);

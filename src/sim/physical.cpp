@@ -147,6 +147,18 @@ physical::~physical() {
   if (owns_descriptor_ && descriptor_ >= 0) ::close(descriptor_);
 }
 
+std::pair<std::uint64_t, std::uint64_t> physical::written(std::uint64_t begin,
+                                                          std::uint64_t end) const noexcept {
+  const off_t data = ::lseek(descriptor_, static_cast<off_t>(file_offset_ + begin), SEEK_DATA);
+  if (data < 0 && errno == ENXIO) return {end, end};  // only holes are left
+  if (data < 0) return {begin, end};                  // the system does not tell
+  const std::uint64_t first = static_cast<std::uint64_t>(data) - file_offset_;
+  if (first >= end) return {end, end};
+  const off_t hole = ::lseek(descriptor_, data, SEEK_HOLE);
+  if (hole < 0) return {first, end};
+  return {first, std::min(static_cast<std::uint64_t>(hole) - file_offset_, end)};
+}
+
 bool physical::make_shareable() {
   if (owns_descriptor_) return true;
   if (unbacked_) return false;
