@@ -234,7 +234,8 @@ TEST_F(suspend_async_test, one_of_several_that_go_together_is_not_taken_back) {
 TEST_F(suspend_async_test, the_stream_waits_for_what_comes_back) {
   auto memory = make_declared();
   std::vector<filled> blocks;
-  for (unsigned char i = 1; i <= 3; ++i) blocks.push_back(make_filled(memory, weights, 5_MiB, i));
+  for (unsigned char i = 1; i <= 3; ++i)
+    blocks.push_back(make_filled(memory, weights, 5_MiB, i, /*whole=*/true));
   ASSERT_TRUE(memory.suspend(weights, {.chunk = 1_MiB}));
   EXPECT_EQ(memory.resume_async(weights, on).value(), (resume_outcome{16_MiB, 15_MiB}));
   std::vector<unsigned char> seen(blocks[2].size.count());
@@ -256,7 +257,7 @@ TEST_F(suspend_async_test, the_stream_waits_for_what_comes_back) {
 TEST_F(suspend_async_test, the_figures_have_memory_that_comes_back_from_the_call_on) {
   for (int round = 0; round < 10; ++round) {
     auto memory = make_declared();
-    const auto block = make_filled(memory, weights, 4_MiB, 1);
+    const auto block = make_filled(memory, weights, 4_MiB, 1, /*whole=*/true);
     ASSERT_TRUE(memory.suspend(weights, {.chunk = 16_KiB}));
     ASSERT_TRUE(memory.resume_async(weights, on));
     const auto stats = memory.stats();

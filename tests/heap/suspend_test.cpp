@@ -196,7 +196,8 @@ TEST_F(suspend_test, contents_can_be_kept_in_memory_that_is_not_pinned) {
   auto memory = make();
   ASSERT_TRUE(memory.declare_suspendable(weights));
   std::vector<filled> blocks;
-  for (unsigned char i = 1; i <= 3; ++i) blocks.push_back(make_filled(memory, weights, 11_MiB, i));
+  for (unsigned char i = 1; i <= 3; ++i)
+    blocks.push_back(make_filled(memory, weights, 11_MiB, i, /*whole=*/true));
   for (const bytes chunk : {32_MiB, 1_MiB, 300_KiB}) {
     ASSERT_TRUE(memory.suspend(weights, {.to = host_memory_kind::pageable, .chunk = chunk}));
     ASSERT_TRUE(memory.resume(weights));
@@ -208,7 +209,7 @@ TEST_F(suspend_test, contents_can_be_kept_in_memory_that_is_not_pinned) {
 TEST_F(suspend_test, contents_are_copied_in_pieces_of_32_MiB) {
   auto memory = make();
   ASSERT_TRUE(memory.declare_suspendable(weights));
-  const auto block = make_filled(memory, weights, 40_MiB, 3);
+  const auto block = make_filled(memory, weights, 40_MiB, 3, /*whole=*/true);
   EXPECT_EQ(suspend_options{}.chunk, 32_MiB);
   EXPECT_EQ(suspendable_options{}.eviction.chunk, 32_MiB);
   ASSERT_TRUE(memory.suspend(weights));
@@ -246,7 +247,7 @@ TEST_F(suspend_test, without_contents_nothing_is_prepared_to_copy_them) {
 TEST_F(suspend_test, contents_that_are_not_pinned_go_through_four_pieces_of_8_MiB) {
   auto memory = make();
   ASSERT_TRUE(memory.declare_suspendable(weights));
-  const auto block = make_filled(memory, weights, 20_MiB, 3);
+  const auto block = make_filled(memory, weights, 20_MiB, 3, /*whole=*/true);
   ASSERT_TRUE(memory.suspend(weights, {.to = host_memory_kind::pageable}));
   EXPECT_EQ(machine->calls(driver::call::memcpy_dtoh_async), 3u);
   EXPECT_EQ(machine->calls(driver::call::mem_host_alloc), 1u);
