@@ -3,7 +3,7 @@
 #
 #   weir_test(name SOURCES file... [LIBRARIES library...] [LABELS label...] [TIMEOUT seconds]
 #             [ARGUMENTS argument...] [ENVIRONMENT NAME=value...] [CHECKED] [OPTIMISED]
-#             [THREADED file... | THREADED ALL] [APART file...])
+#             [THREADED file... | THREADED ALL] [APART file...] [COST seconds] [SHARDS number])
 #
 # Sources are compiled several at a time (WEIR_UNITY), but for those that APART names, because they call
 # things of their own as others do.
@@ -13,6 +13,9 @@
 # tests use several threads, and what these need: with ThreadSanitizer the program consists of them, and
 # ./dev test builds and runs it with that as well. OPTIMISED says that the test's own code runs so long that it is worth
 # optimising. ON_DEMAND says that ./dev test leaves it out.
+#
+# COST says about how long a test takes that takes more than ten seconds: ctest starts the longest first, so that none
+# runs alone at the end. SHARDS says in how many parts, name_1 and so on, ctest runs it, side by side.
 #
 # Labels say where a test runs. unit (the default), contract and scenario run everywhere; slow ones not
 # under sanitizers; tool (the command) and example not under ThreadSanitizer; script and package once, in
@@ -97,7 +100,7 @@ endfunction()
 # weir_register_(): target `name` becomes a test.
 function(weir_register_ name default_label)
   # TIMEOUT, too, is read as a list: those who pass on what they got may have none.
-  cmake_parse_arguments(PARSE_ARGV 2 test "" "" "TIMEOUT;LABELS;ARGUMENTS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 2 test "" "" "TIMEOUT;COST;SHARDS;LABELS;ARGUMENTS;ENVIRONMENT")
   if(NOT test_LABELS)
     set(test_LABELS ${default_label})
   endif()
@@ -108,9 +111,27 @@ function(weir_register_ name default_label)
   if(gpu IN_LIST test_LABELS)  # where the report of ./dev gpu looks
     list(APPEND test_ENVIRONMENT GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/report/tests/${name}.xml)
   endif()
-  add_test(NAME ${name} COMMAND ${name} ${test_ARGUMENTS})
-  set_tests_properties(${name} PROPERTIES
-    LABELS "${test_LABELS}" TIMEOUT ${test_TIMEOUT} ENVIRONMENT "${test_ENVIRONMENT}")
+  if(NOT test_COST)
+    set(test_COST 0)
+  endif()
+  set(tests ${name})
+  if(test_SHARDS)
+    list(APPEND test_ENVIRONMENT GTEST_TOTAL_SHARDS=${test_SHARDS})
+    set(tests "")
+    foreach(shard RANGE 1 ${test_SHARDS})
+      list(APPEND tests ${name}_${shard})
+    endforeach()
+  endif()
+  set(shard 0)
+  foreach(test IN LISTS tests)
+    add_test(NAME ${test} COMMAND ${name} ${test_ARGUMENTS})
+    set_tests_properties(${test} PROPERTIES LABELS "${test_LABELS}" TIMEOUT ${test_TIMEOUT} COST ${test_COST}
+      ENVIRONMENT "${test_ENVIRONMENT}")
+    if(test_SHARDS)
+      set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT GTEST_SHARD_INDEX=${shard})
+    endif()
+    math(EXPR shard "${shard} + 1")
+  endforeach()
 endfunction()
 
 # weir_test_sources(name [OPTIMISED] file...): sources that are compiled once and linked into several programs,
@@ -125,7 +146,7 @@ function(weir_test_sources name)
 endfunction()
 
 function(weir_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "CHECKED;OPTIMISED;ON_DEMAND" "TIMEOUT"
+  cmake_parse_arguments(PARSE_ARGV 1 test "CHECKED;OPTIMISED;ON_DEMAND" "TIMEOUT;COST;SHARDS"
     "SOURCES;THREADED;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT;APART")
   if(WEIR_SANITIZE AND (slow IN_LIST test_LABELS OR gpu IN_LIST test_LABELS))
     return()  # it would be compiled for nothing
@@ -166,7 +187,7 @@ function(weir_test name)
         "GTEST_FILTER=-*.any_driver_call_may_fail:*.any_call_of_*_may_fail:*.what_it_costs_*")
     endif()
   endif()
-  weir_register_(${name} unit LABELS ${test_LABELS} TIMEOUT ${test_TIMEOUT}
+  weir_register_(${name} unit LABELS ${test_LABELS} TIMEOUT ${test_TIMEOUT} COST ${test_COST} SHARDS ${test_SHARDS}
     ARGUMENTS ${test_ARGUMENTS} ENVIRONMENT ${test_ENVIRONMENT})
 endfunction()
 
