@@ -37,6 +37,9 @@ target_compile_options(weir_shadows INTERFACE -Wno-shadow)
 # mark the way costs a third of the compilation.
 set(weir_fuzzed_components_ base order placement heap sharing trace capi formats)
 
+# Components that read bytes of other processes and of files: their pointers are checked for alignment.
+set(weir_reading_components_ sharing trace formats)
+
 set_property(GLOBAL PROPERTY WEIR_COMPONENTS "")
 set_property(GLOBAL PROPERTY WEIR_PUBLIC_HEADERS "")
 
@@ -74,6 +77,9 @@ function(weir_component name)
   if(WEIR_FUZZ AND name IN_LIST weir_fuzzed_components_)
     target_compile_options(weir_${name} PRIVATE
       -fsanitize-coverage=inline-8bit-counters,pc-table,indirect-calls,trace-cmp)
+  endif()
+  if(WEIR_SANITIZE MATCHES undefined AND name IN_LIST weir_reading_components_)
+    target_compile_options(weir_${name} PRIVATE -fsanitize=alignment -fno-sanitize-recover=alignment)
   endif()
   target_include_directories(weir_${name} PUBLIC ${view}/public PRIVATE ${view}/private)
   set(seen ${name})
