@@ -18,7 +18,7 @@ arena::arena(placement_context& shared, pool_id pool, growth_rules rules, addres
             .properties = properties,
             .slots = {range_.base(), range_.size().count(), slot_size},
             .runs = {shared.blocks, shared.order, range_.base()}},
-      usual_{core_.runs, rules.lowest_up_to, rules.fits_closely},
+      usual_{core_.runs, core_.slots, core_.rules},
       careful_{shared, core_.runs, core_.slots, usual_},
       planned_{core_.runs, core_.slots, careful_},
       planner_{core_, planned_, *this},

@@ -87,9 +87,10 @@ free_place careful_places::careful_fit(const request& wanted) const {
   const std::uint64_t step = wanted.alignment * unit;
   const bool small = is_small(wanted.units);
   const auto consider = [&](block_index index) {
+    constexpr bool enough = false;
     const block& run = runs_[index];
     const window_limits limits = careful_limits(index, wanted);
-    if (limits.end < limits.start + size) return;
+    if (limits.end < limits.start + size) return enough;
     const auto weigh = [&](std::uint64_t start) {
       const candidate there{.place = {.first = index, .start = start},
                             .pinned = small ? pinned_by(run, start, start + size) : 0,
@@ -99,6 +100,7 @@ free_place careful_places::careful_fit(const request& wanted) const {
     };
     weigh(limits.start);
     if (small) weigh((limits.end - size) / step * step);
+    return enough;
   };
   if (runs_.owners() > wanted.stream && wanted.stream != no_stream)
     runs_.of(wanted.stream).see_lowest(wanted.units, most_weighed, consider);

@@ -72,26 +72,43 @@ class fit_index {
   /// The run over an address, if it is one that shortest() can find.
   [[nodiscard]] block_index over(std::uint64_t address) const noexcept;
   /// Calls `see` with runs of at least `units`, from lower to higher cells, with so many at most.
+  /// Where `see` answers that it has seen enough, only the rest of that cell follows.
   template <class Function>
   void see_lowest(std::uint64_t units, std::size_t most, Function see) const {
     const std::uint16_t wanted =
         static_cast<std::uint16_t>(std::min<std::uint64_t>(units, most_low));
     for (std::size_t number = 0; number < chunks_.size(); ++number) {
+      if (number % fan == 0 && group_longest_[number / fan] < wanted) {
+        number += fan - 1;
+        continue;
+      }
       if (chunk_longest_[number] < wanted || chunks_[number] == nullptr) continue;
       const chunk& home = *chunks_[number];
       for (std::size_t cell = 0; cell < fan; ++cell) {
         if (home.longest[cell] < wanted) continue;
+        bool enough = false;
         const auto look = [&](block_index at) {
           if (most == 0 || blocks_[at].units < units) return;
           --most;
-          see(at);
+          enough = see(at) || enough;
         };
         for (block_index at = home.inside[cell]; at != no_block; at = blocks_[at].in.right)
           look(at);
         if (home.over_end[cell] != no_block) look(home.over_end[cell]);
-        if (most == 0) return;
+        if (most == 0 || enough) return;
       }
     }
+  }
+  /// Calls `see` with runs of at least `units`, more than `large`, from the shortest on, the lower
+  /// of equals first, with so many at most, until `see` answers that it has seen enough.
+  template <class Function>
+  void see_shortest(std::uint64_t units, std::size_t most, Function see) const {
+    if (units > unit_count::most) return;
+    by_length_.see_from(key_of(units, 0), [&](std::uint64_t key) {
+      if (most == 0) return true;
+      --most;
+      return static_cast<bool>(see(run_of(key)));
+    });
   }
   [[nodiscard]] std::uint32_t longest() const noexcept;
   [[nodiscard]] std::uint64_t total() const noexcept { return total_; }

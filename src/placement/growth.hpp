@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 #include "weir/base/options.hpp"
@@ -23,6 +24,9 @@ struct growth_rules {
   /// … unless a run is hardly longer than the request, up to 1 MiB: what would be left of a longer
   /// one is often too short for anything.
   bool fits_closely = true;
+  /// A request of one to two slots goes to the one of so many short runs of an owner in which it
+  /// pins the fewest slots; 0: to the shortest run.
+  std::size_t weighs_runs = 16;
   /// A handle is about request² / this, …
   std::uint64_t handle_scale = std::uint64_t{256} << 20;
   /// … at most this, …
@@ -50,7 +54,9 @@ struct growth_rules {
     constexpr std::uint64_t mib = std::uint64_t{1} << 20;
     switch (policy) {
       case placement_policy::throughput:
-        return {.handle_scale = 32 * mib,
+        // With its large handles nothing was gained by weighing runs.
+        return {.weighs_runs = 0,
+                .handle_scale = 32 * mib,
                 .largest_handle = 64 * mib,
                 .reserved_share = 64,
                 .request_share = 6,
@@ -59,7 +65,8 @@ struct growth_rules {
                 .headroom = 0.06,
                 .plans = false};
       case placement_policy::compact:
-        return {.handle_scale = 1024 * mib,
+        return {.weighs_runs = 1,
+                .handle_scale = 1024 * mib,
                 .largest_handle = 8 * mib,
                 .reserved_share = 256,
                 .unit_share = 0,
@@ -69,6 +76,7 @@ struct growth_rules {
         // Nothing is pinned that never moves; more at low addresses leaves longer runs above.
         return {.lowest_up_to = 4 * mib,
                 .fits_closely = false,
+                .weighs_runs = 0,
                 .handle_scale = 1 * mib,
                 .largest_handle = 64 * mib,
                 .reserved_share = 128,

@@ -30,6 +30,16 @@ class ordered_keys {
   [[nodiscard]] bool lower(std::uint64_t from, std::uint64_t to) noexcept;
   /// The first that is not below `key`.
   [[nodiscard]] std::uint64_t at_least(std::uint64_t key) const noexcept;
+  /// Calls `see` with the keys that are not below `key`, in order, until it answers true.
+  template <class Function>
+  void see_from(std::uint64_t key, Function see) const {
+    if (leaves_.empty()) return;
+    std::size_t number = leaf_of(key);
+    std::size_t at = place_in(*leaves_[number], key);
+    for (; number < leaves_.size(); ++number, at = 0)
+      for (const leaf& in = *leaves_[number]; at < in.count; ++at)
+        if (see(in.keys[at])) return;
+  }
   [[nodiscard]] std::uint64_t last() const noexcept;
   [[nodiscard]] std::size_t footprint() const noexcept;
 

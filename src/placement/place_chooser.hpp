@@ -39,7 +39,7 @@ struct growth_limits {
 ///
 ///   planned_places    where large requests repeat: the place that their plan has for them
 ///   careful_places    where memory is short: small blocks beside small ones
-///   usual_places      the lowest run for small blocks, the shortest for large ones
+///   usual_places      a close or low run for small blocks, a short one for large ones
 ///
 /// The arena asks the top rule where a request fits. Its planner asks it which limits windows and
 /// new memory have. Neither knows which rule answers. Owned by an arena, under the heap's lock.

@@ -71,7 +71,7 @@ class plans : public arena_records {
     return planner.plan(asks(size), whose, by);
   }
 
-  usual_places usual{runs, mib, true};
+  usual_places usual{runs, slots, core.rules};
   rules_of_tests places{usual};
   figures_of_tests host;
   arena_planner planner{core, places, host};

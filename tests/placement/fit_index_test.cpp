@@ -139,8 +139,54 @@ TEST_F(fit_indexes, of_a_cell_the_newest_is_seen_first_and_what_reaches_over_its
   const block_index over_the_end = make(base + 448 * kib, 64 * kib + unit);
   for (const block_index each : {low, up_to_the_end, next, over_the_end}) index.insert(each);
   std::vector<block_index> seen;
-  index.see_lowest(1, 10, [&](block_index each) { seen.push_back(each); });
+  const auto see = [&](block_index each) {
+    seen.push_back(each);
+    return false;
+  };
+  index.see_lowest(1, 10, see);
   EXPECT_EQ(seen, (std::vector{up_to_the_end, low, next, over_the_end}));
+}
+
+TEST_F(fit_indexes, who_has_seen_enough_sees_the_rest_of_the_cell) {
+  const block_index low = make(base, 32 * kib);
+  const block_index high = make(base + 192 * kib, 32 * kib);
+  const block_index next = make(base + 256 * kib, 32 * kib);  // in the next cell
+  const block_index far = make(base + 1500 * mib, 32 * kib);  // in another group
+  for (const block_index each : {low, high, next, far}) index.insert(each);
+  const auto seen_up_to = [&](block_index last) {
+    std::vector<block_index> all;
+    index.see_lowest(1, 10, [&](block_index each) {
+      all.push_back(each);
+      return each == last;
+    });
+    return all;
+  };
+  EXPECT_EQ(seen_up_to(high), (std::vector{high, low}));
+  EXPECT_EQ(seen_up_to(next), (std::vector{high, low, next}));
+  EXPECT_EQ(seen_up_to(no_block), (std::vector{high, low, next, far}));
+}
+
+TEST_F(fit_indexes, large_runs_are_seen_from_the_shortest_on) {
+  const block_index long_one = make(base, 8 * mib);
+  const block_index shortest = make(base + 64 * mib, 2 * mib);
+  const block_index middle = make(base + 96 * mib, 3 * mib);
+  const block_index as_long = make(base + 32 * mib, 3 * mib);
+  const block_index small = make(base + 128 * mib, mib);
+  for (const block_index each : {long_one, shortest, middle, as_long, small}) index.insert(each);
+  const auto seen = [&](std::uint64_t size, std::size_t most, block_index last = no_block) {
+    std::vector<block_index> all;
+    index.see_shortest(units(size), most, [&](block_index each) {
+      all.push_back(each);
+      return each == last;
+    });
+    return all;
+  };
+  EXPECT_EQ(seen(mib + unit, 10), (std::vector{shortest, as_long, middle, long_one}));
+  EXPECT_EQ(seen(2 * mib + unit, 10), (std::vector{as_long, middle, long_one}));
+  EXPECT_EQ(seen(2 * mib, 2), (std::vector{shortest, as_long}));
+  EXPECT_EQ(seen(2 * mib, 10, as_long), (std::vector{shortest, as_long}));
+  EXPECT_EQ(seen(2 * mib, 0), (std::vector<block_index>{}));
+  EXPECT_EQ(seen(9 * mib, 10), (std::vector<block_index>{}));
 }
 
 TEST_F(fit_indexes, only_runs_that_are_long_enough_are_seen_and_no_more_than_asked_for) {
@@ -151,7 +197,10 @@ TEST_F(fit_indexes, only_runs_that_are_long_enough_are_seen_and_no_more_than_ask
   for (const block_index each : {low, shorter, high, next}) index.insert(each);
   const auto seen = [&](std::size_t most) {
     std::vector<block_index> all;
-    index.see_lowest(units(64 * kib), most, [&](block_index each) { all.push_back(each); });
+    index.see_lowest(units(64 * kib), most, [&](block_index each) {
+      all.push_back(each);
+      return false;
+    });
     return all;
   };
   EXPECT_EQ(seen(10), (std::vector{high, low, next}));

@@ -101,6 +101,21 @@ TEST(ordered_keys_test, agree_with_a_set) {
     ASSERT_EQ(keys.at_least(asked), found == model.end() ? ordered_keys::none : *found) << step;
     ASSERT_EQ(keys.last(), model.empty() ? ordered_keys::none : *model.rbegin()) << step;
   }
+  std::vector<std::uint64_t> seen;
+  keys.see_from(500'000, [&](std::uint64_t key) {
+    seen.push_back(key);
+    return false;
+  });
+  EXPECT_EQ(seen, (std::vector<std::uint64_t>{model.lower_bound(500'000), model.end()}));
+  EXPECT_GT(seen.size(), 300u) << "more than a leaf holds";
+  std::size_t count = 0;
+  keys.see_from(0, [&](std::uint64_t key) { return ++count == 200 || key > 900'000; });
+  EXPECT_EQ(count, 200u);
+  keys.see_from(1'000'000, [&](std::uint64_t) { return ++count == 0; });
+  EXPECT_EQ(count, 200u) << "none is above";
+  ordered_keys{}.see_from(0, [&](std::uint64_t) { return ++count == 0; });
+  EXPECT_EQ(count, 200u);
+
   std::uint64_t above = 0;
   for (const std::uint64_t each : model) {
     ASSERT_EQ(keys.at_least(above), each);

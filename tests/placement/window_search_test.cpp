@@ -35,7 +35,7 @@ class window_searches : public arena_records {
     EXPECT_EQ(found.first, runs.over(start));
   }
 
-  usual_places usual{runs, mib, true};
+  usual_places usual{runs, slots, core.rules};
   const place_chooser& places = usual;
 };
 
