@@ -47,18 +47,18 @@ result<void> central_heap::slow_free(void* pointer, const stream_ref* stream, by
 result<block_index> central_heap::find_live(const void* pointer) {
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
   block_index index = table_.find(address);
-  const auto is_open = [&](const block& freed) {
-    return freed.claimed.load(std::memory_order_acquire) || freed.is() == block_kind::questioned;
-  };
-  if (index != no_block && is_open(blocks_[index])) {
-    // Who has claimed or questions it is inside a cache: once all are outside, it is known whether
-    // the block is live. Seldom, as somebody has freed a block twice.
+  bool is_freed = false;
+  if (index != no_block && (blocks_[index].claimed.load(std::memory_order_acquire) ||
+                            blocks_[index].is() != block_kind::live)) {
+    // Who has claimed or questions it is inside a cache: while all are outside, its kind says
+    // whether the block is live. Seldom, as somebody has freed a block twice.
     const thread_caches::stop stopped{caches_, own_cache()};
     flusher_.settle_caches();
     index = table_.find(address);
+    is_freed = index != no_block && blocks_[index].is() != block_kind::live;
   }
   if (index == no_block) return inspector_.why_not_live(address);
-  if (blocks_[index].is() != block_kind::live) return inspector_.freed_already(blocks_[index]);
+  if (is_freed) return inspector_.freed_already(blocks_[index]);
   return index;
 }
 
