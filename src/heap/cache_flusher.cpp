@@ -260,16 +260,22 @@ bool cache_flusher::keep(thread_cache& cache, block_index index, stream_slot slo
   return true;
 }
 
+bool cache_flusher::prepare_store_for(stream_slot slot) noexcept {
+  core_.mutex_.assert_held();
+  try {
+    if (core_.pools_.front()->memory != nullptr) core_.pools_.front()->memory->prepare_free(slot);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 stream_bins* cache_flusher::ensure_bins(thread_cache& cache, stream_id id,
                                         stream_slot slot) noexcept {
   core_.mutex_.assert_held();
   if (stream_bins* const known = cache.bins_of(slot); known != nullptr) return known;
-  // Cached blocks return to the store where nothing may fail, so it must know the stream by now.
-  try {
-    if (core_.pools_.front()->memory != nullptr) core_.pools_.front()->memory->prepare_free(slot);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
+  // Cached blocks return to the store where nothing may fail.
+  if (!prepare_store_for(slot)) return nullptr;
   if (!cache.has_every_bins()) return cache.add_bins(id, slot);
   fold(cache);
   stream_bins& oldest = *cache.least_recent();

@@ -77,6 +77,9 @@ class cache_flusher {
   /// False: there is no place for it.
   [[nodiscard]] bool keep(thread_cache& cache, block_index index, stream_slot slot,
                           stream_id id) noexcept;
+  /// Sees to it that the allocator's own store can serve and take back what the stream uses without
+  /// host memory; false where there is none.
+  [[nodiscard]] bool prepare_store_for(stream_slot slot) noexcept;
   /// The cache's table of the stream; a new one may take the place of the one that was not used for
   /// longest. Null: no host memory.
   [[nodiscard]] stream_bins* ensure_bins(thread_cache& cache, stream_id id,

@@ -60,10 +60,12 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
       from.memory == nullptr || table_.full() || captures_.ended())
     return nullptr;
   const stream_bins* const bins = cache.bins_of(stream);
-  // Without bins nobody has looked yet at what other threads freed.
-  if (bins == nullptr && cache.has_remote()) return nullptr;
   const stream_slot slot = bins != nullptr ? bins->slot : order_.meet_again(stream);
   if (slot == no_stream) return nullptr;
+  if (bins == nullptr) {
+    // Nobody has looked yet at what other threads freed, and the store may not know the stream.
+    if (cache.has_remote() || !flusher_.prepare_store_for(slot)) return nullptr;
+  }
   const request wanted{.units = static_cast<std::uint32_t>(units), .alignment = 1, .stream = slot};
   if (!pending_.empty() && reclamation_.any_pending_like(wanted, from))
     return nullptr;  // the driver knows whether it still waits
