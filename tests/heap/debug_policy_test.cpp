@@ -115,7 +115,7 @@ TEST_F(debug_policy_test, what_a_pair_costs_in_driver_calls) {
     std::uint64_t free;
   };
   for (const row& each :
-       {row{debug_checks::red_zones, 10, 18}, row{debug_checks::guard_pages, 14, 18}}) {
+       {row{debug_checks::red_zones, 10, 16}, row{debug_checks::guard_pages, 14, 16}}) {
     auto memory = checked(each.checks);
     const auto stream = new_stream();
     memory.deallocate(memory.allocate(1000_B, stream), stream);  // the store, an event
