@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // allocate + free pairs through weir, beside mimalloc (the C library where that is missing): its
 // pair of 64 bytes, and the same work as ours where that is more than a pair. On the
 // simulated GPU, so the host's cost alone; no driver call is made in any timed loop but where

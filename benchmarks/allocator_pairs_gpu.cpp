@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // allocate + free pairs on a GPU: through weir, and through the driver's own stream-ordered pool.
 #include <benchmark/benchmark.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How quickly bytes go between host and device: pinned buffers beside raw pinned memory, staging
 // beside the driver's own way with pageable memory, and managed prefetches; the limits measured in
 // the same run.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the calls that weir leans on cost on a real driver, and what loading it costs.
 #include <benchmark/benchmark.h>
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes what the tests and benchmarks found on a machine with a GPU, as gpu-<date>.json and .md.
 
 Everything comes from files that the programs themselves wrote: ctest's JUnit file (which programs ran

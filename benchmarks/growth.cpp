@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the cost of a pair of random sizes grows: with the live blocks, the streams, the threads and
 // the devices; and how long a snapshot and a report over many blocks take. On the simulated H200,
 // whose driver calls cost no time here; they are counted. Beside weir's policy stands PyTorch's

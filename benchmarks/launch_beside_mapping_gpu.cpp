@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a kernel launch pays while another thread maps, unmaps, creates and releases memory: the
 // price of making driver calls beside a program instead of inside its requests.
 #include <benchmark/benchmark.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a live page costs the program that publishes it: the same work with and without one, by
 // turns in one run, on the simulated GPU, while the allocator holds few blocks and many.
 #include <benchmark/benchmark.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What recorded programs cost on a GPU under each policy: memory reserved beyond what they asked
 // for, and time inside the allocator.
 #include <benchmark/benchmark.h>

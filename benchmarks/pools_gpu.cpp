@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same work on four streams through each way to device memory: the caching allocator, the
 // driver's pool, the bin pool, and the driver without any.
 #include <benchmark/benchmark.h>

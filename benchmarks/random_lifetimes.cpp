@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much memory programs hold whose blocks come and go at random: what is reserved over what is
 // requested, both at their peaks, under balanced, compact and PyTorch's two policies, on the
 // simulated H200. Prints tables in Markdown; docs/measurements/random-lifetimes.md tells what they

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a recorder costs: the same pairs with and without one, in one run, on the simulated GPU. The
 // difference of two counters is two events. Bursts are what a thread's ring holds; the sustained
 // rate is what the writing thread can take off.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What calls of the simulated machine cost, with every access checked.
 #include <benchmark/benchmark.h>
 #include <unistd.h>

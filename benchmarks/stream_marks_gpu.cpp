@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What it costs to learn how far k streams have come: an event recorded on each, a query of each,
 // and one event behind all activities of the context (cuCtxRecordEvent, which spoils every capture
 // under way and is never called by weir; here to show what that costs us).

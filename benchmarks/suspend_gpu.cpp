@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Suspend and resume of 8 GiB in tensors of 64 MiB, beside a plain copy of the same size and beside
 // a model of what vLLM's allocator does: a reserve, create, map and blocking copy for each tensor.
 //

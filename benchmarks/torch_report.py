@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What gpu_report.py says about PyTorch: the behaviour tests, the workloads and the microbenchmarks.
 
 Reads the folder that ./dev gpu fills: tests-weir.json, tests-native.json, workloads.json, micro.json,

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that every include keeps the order of the components in src/CMakeLists.txt.
 
 The build already hides headers of components that a component may not use. This finds what the build cannot: a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # weir_component(): one folder of src/ as one target that can see only the components it may use.
 #
 #   weir_component(<name> [COMMAND_ONLY] PUBLIC_HEADERS weir/<name>/x.hpp... [DEPENDS lower-component...] [LIBRARIES library...])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # weir_driver_exports(<target>): the functions that a driver library exports, one a row of calls.def, in a
 # source of the target. plugins/sim_driver/sim_driver.hpp has what they call.
 #

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Where weir works, and what it is compiled with. README.md says the same.
 if(NOT CMAKE_SYSTEM_NAME STREQUAL Linux OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64|aarch64|arm64)$")
   message(FATAL_ERROR "weir works on Linux, on x86-64 and aarch64; this is ${CMAKE_SYSTEM_NAME} "

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # WEIR_SANITIZE: the sanitizers to build with, as -fsanitize takes them; the presets set it.
 set(WEIR_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address,undefined")
 if(WEIR_SANITIZE)

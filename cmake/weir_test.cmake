@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # weir_test(), weir_benchmark(), weir_example(), weir_fuzz(): one line for each program that shows
 # that weir works.
 #

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # weir_embed_viewer(<target>): the page of the report, from viewer/ into a source of the target.
 #
 # Run as a script it writes that source: the page, its style, and its scripts as one.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # weir_warnings: the warnings every target of this project is built with.
 #
 # Left out are g++'s guesses about values, pointers and bounds along paths that it has inlined. They

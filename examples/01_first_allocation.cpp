@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first allocation: memory for a stream, used, freed, had back at once, and what the books say.
 //
 // Runs on a GPU where there is one and on a simulated machine where there is none.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that crosses streams: the three ways to free a block that two streams have used.
 //
 // The rule: deallocate(p, s) says that work queued on s so far may still use the block. Whoever

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What memory is for, how much of it there may be, and what happens when there is no more.
 //
 // Runs on a GPU where there is one and on a simulated machine where there is none; it takes at most

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory kept apart: a pool for one part of a program, and the private memory of a captured graph.
 //
 // A captured graph uses the same addresses at every replay, so nobody else may get them as long as

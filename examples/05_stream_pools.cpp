@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's own pools: memory in stream order, kept through synchronisations, with exact
 // figures.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arrays that are taken and freed all the time: a typed buffer pool, its bounds, and pinned memory
 // to copy from.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Buffers and copies: device vectors, pinned memory, staging, and memory that both sides see.
 //
 // Every call queues its work on a stream, and no memory is reused before that stream has completed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Resources: adaptors stacked on an allocator, a fallback, a standard container, a leak report.
 //
 // Runs on a GPU where there is one and on a simulated machine where there is none; it takes at most

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two processes and one piece of device memory: exported, used in order, revoked.
 //
 // The program starts itself a second time and offers that process memory and an event. Runs on a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* weir from C11: streams, memory, tags, both ways to run out of memory, and what a snapshot shows.
  *
  * Runs on a GPU where there is one and on a simulated machine where there is none. */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training and rollout take turns on one card that is too small for both.
 //
 // Weights stay; the optimizer's states leave for the host while text is generated, and the cache of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A bug that nobody sees, found in three ways.
 //
 // A kernel without a bound check: its grid has whole groups of 256 threads, so it writes 1,280

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program with a race between two streams: what the simulated machine says of it, and of its
 // repair.
 //

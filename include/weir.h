@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* weir.h: weir for C, and for every language that can call C.
  *
  * The rules of this interface; docs/c.md is the guide to it:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* weir_plugins.h: weir behind the allocator hooks of other programs, with their exact signatures.
  *
  * The state behind these functions lives as long as the process and needs no owner: memory comes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocate and free in a loop, inside a process that has torch: through weir, through torch's own
 // allocator, and through the driver's pool. micro.py builds it, calls it and writes the figures.
 #include <c10/cuda/CUDACachingAllocator.h>

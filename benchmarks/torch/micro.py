@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Microbenchmarks inside torch's process: weir, torch's own allocator, cudaMallocAsync, in one run.
 
     micro.py --build FOLDER                   compile micro.cpp there and say where the library is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs in which others measured that memory is lost, as their developers describe them.
 
 Serving: one CUDA graph for each batch size, all in one pool. What a capture freed serves the next one only if it is

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """How long requests take that cannot be met, and what a neighbouring process sees of them.
 
     refused.py --json FILE          weir and torch's own allocator, one process each after the other

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the workloads under every allocator on one GPU, inside a time budget, and writes the figures.
 
 A process an allocator, all started at once and then taking turns: while one is timed, no other uses the

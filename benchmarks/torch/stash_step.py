@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A training step that stashes 8 GiB between the start of its forward and the end of its backward pass, beside the same
 step that does not.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One process under one allocator, which runs workloads piece by piece as run.py tells it.
 
 Reads a JSON object a line from standard input and answers each with one. Commands, in `do`:

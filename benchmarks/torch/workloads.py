@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ten programs as people run them in PyTorch: what the allocators are compared with. others_measured.py has more.
 
 Models start from random weights with fixed seeds; sizes are drawn once from a seed, so every allocator

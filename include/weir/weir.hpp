@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All of weir but weir/resource/cuda_mr.hpp, which needs the headers of NVIDIA's CCCL. Whoever
 // wants to compile less includes the concepts that are used: one header each, in a folder by what
 // they belong to.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program's device memory: what it was given, and by whom.
 #pragma once
 

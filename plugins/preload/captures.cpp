@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream captures from their beginning to their end.
 #include "captures.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stream captures of the process.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain and ordered memory out of a caching allocator.
 #include "device_heap.hpp"
 

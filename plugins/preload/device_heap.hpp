@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir's memory of one device, as the driver's functions hand it out.
 #pragma once
 

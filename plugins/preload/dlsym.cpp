@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // dlsym, through which programs and the CUDA runtime reach the driver.
 //
 // Compiled with optimisation in every build: the call that passes a look-up on must be a jump,

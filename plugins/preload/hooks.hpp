@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The replaced functions, under the driver's names: the preloaded library exports them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What begins and ends: contexts, streams, captures, access of other devices.
 #include <cstdlib>
 #include <new>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything the replaced functions share: heaps, blocks, limits, captures, recordings.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Questions about memory, answered so that weir's looks as the driver's own would.
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finding the driver and its functions past our own.
 #include "real_driver.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver behind the replaced functions, reached without them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorders, and how memory of the driver's own appears in their traces.
 #include "recordings.hpp"
 

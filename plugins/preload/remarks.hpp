@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is told to whoever runs the program, each thing once.
 #pragma once
 

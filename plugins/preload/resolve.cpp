@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The resolvers: what the real one answers, with our functions in place of those they replace.
 //
 // No name, version or flag is looked at: the address alone decides, so every variant stays what the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program gets when it looks for a function of the driver.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading what `weir run` asked for, and keeping it from children that are not to have it.
 #include "settings.hpp"
 

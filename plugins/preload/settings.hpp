@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `weir run` asked for, as the environment says it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuMemAllocAsync and its kin, and the device's default pool, whose part weir takes.
 //
 // Variants whose name ends in _ptsz are apart: there a null stream is the thread's own.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A libcuda.so.1 with a simulated machine inside, for programs that know nothing of weir.
 //
 // docs/simulator.md tells how it is used. The machine is what the variables WEIR_SIM_* say; where

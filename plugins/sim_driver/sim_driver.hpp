@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the exported functions of the simulated driver call.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir as torch's CUDA allocator.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many bytes were ever requested, counted by every thread for itself.
 #pragma once
 

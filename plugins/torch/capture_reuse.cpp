@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reuse, inside a capture, of blocks that several of its streams used.
 #include "capture_reuse.hpp"
 

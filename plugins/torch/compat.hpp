@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One source for torch 2.6 to 2.15: what differs between their headers.
 //
 // Everything here asks the headers what they have and not for the version: nightly and vendors'

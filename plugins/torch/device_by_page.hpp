@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device that an address belongs to, in one load: a byte for every 2 MiB of the address space.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything that the plug-in keeps for one device.
 #pragma once
 

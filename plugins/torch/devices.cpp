@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The devices' states, limits and caches.
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir's errors as torch's exceptions.
 #pragma once
 

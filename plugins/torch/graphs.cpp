@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools for graphs and users, and the checkpoints that graph trees return to.
 #include <c10/cuda/CUDAStream.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks that must not be reused while captures are under way.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The allocation history of one device in torch's terms.
 #include "history.hpp"
 

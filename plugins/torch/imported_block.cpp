@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of another process, mapped here.
 #include "imported_block.hpp"
 

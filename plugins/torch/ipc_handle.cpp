@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The strings by which processes open each other's memory, little endian.
 //
 //   handle       plain:64

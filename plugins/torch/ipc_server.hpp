@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Serves the descriptors of shared blocks to other processes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much physical memory a device's allocator may take: torch's fraction and weir's options.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that a process running weir shares, opened by one that does not.
 #pragma once
 

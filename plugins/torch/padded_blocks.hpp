@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks that are larger than requests of their size are otherwise (roundup_power2_divisions).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch's ids of weir's pools.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much memory each of torch's pools reserves, also of pools that are gone.
 #pragma once
 

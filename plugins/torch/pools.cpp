@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch's memory pools on one device.
 #include "pools.hpp"
 

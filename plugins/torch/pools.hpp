@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch's memory pools on one device: their use counts, and the requests that go to them.
 #pragma once
 

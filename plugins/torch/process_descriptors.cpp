@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of another process's descriptors.
 #include "process_descriptors.hpp"
 

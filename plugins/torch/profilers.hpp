@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a profiler wants to hear of memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An allocator that somebody made a MemPool with, as the source of the pool's segments.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch's histories, and recordings to a .weirtrace.
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>

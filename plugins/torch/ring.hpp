@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last entries of a history: a ring that overwrites its oldest.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was ever allocated and ever freed, of an amount whose two parts are counted apart.
 #pragma once
 

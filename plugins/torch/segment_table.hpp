@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where physical memory is mapped, as torch's histories tell it: segments that are allocated,
 // extended, cut and freed.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text of torch's allocator settings, cut and changed.
 #include "setting_text.hpp"
 

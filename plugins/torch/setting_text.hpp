@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text of torch's allocator settings ("key:value,key:[a:1,b:2]"), cut and changed.
 #pragma once
 

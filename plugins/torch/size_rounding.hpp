@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How torch rounds the sizes of requests: roundup_power2_divisions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // memory_stats() and memory_snapshot().
 #include <c10/util/ApproximateClock.h>
 

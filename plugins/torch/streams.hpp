@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch's streams as weir's: each identified once, looked up in nanoseconds afterwards.
 #pragma once
 

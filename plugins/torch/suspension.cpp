@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Suspended memory for Python: of a tag, of one of torch's pools, of all memory of a device.
 //
 // Calls answer (code, the driver's code, message) and what they did behind it; Python makes its

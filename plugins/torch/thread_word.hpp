@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pointer that another library keeps for every thread, read without a call of that library.
 #pragma once
 

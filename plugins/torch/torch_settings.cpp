@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch's settings, as far as weir follows them.
 #include "torch_settings.hpp"
 

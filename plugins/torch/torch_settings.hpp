@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch's settings (PYTORCH_ALLOC_CONF and its run-time form), as far as weir follows them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool's snapshot in torch's terms.
 #include "torch_snapshot.hpp"
 

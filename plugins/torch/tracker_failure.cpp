@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a trace tracker throws inside a request, kept for the request.
 #include "tracker_failure.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks that came from cudaMalloc, because the cache was switched off.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Probing torch's round robin of streams.
 #include "used_streams.hpp"
 

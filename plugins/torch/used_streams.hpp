@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The streams of torch's that somebody may have, read from the round robin that hands them out.
 #pragma once
 

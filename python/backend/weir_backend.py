@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How pip turns this tree into a package (PEP 517 and 660): the Python files, the shared library that
 CMake makes, and what the PyTorch plug-in is compiled from. Needs Python alone.
 

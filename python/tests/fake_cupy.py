@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stand-in for CuPy, for machines that have none: the documented interface that weir.cupy uses, with
 CuPy's rules (who calls the allocator, what it must return, whose stream is current, when a stream is
 destroyed), on streams of a simulated GPU. It computes nothing.

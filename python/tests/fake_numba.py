@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stand-in for Numba, for machines that have none: the External Memory Management interface as its
 documentation describes it, and a context that counts how often it was waited for.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stand-in for PyTorch, for machines that have none: what weir.torch reads of it, a builder that fails, and an
 extension that writes down what it is asked.
 """

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir.cupy under the real CuPy on a real GPU: right results on streams, errors, graphs, no leaks.
 
 Ends with 77, which ctest takes as skipped, where there is no CuPy or no GPU.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests share: a simulated machine, and programs of their own to run."""
 
 import os

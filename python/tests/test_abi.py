@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """_abi.py says what weir.h says. `test_abi.py --write` makes it so."""
 
 import re

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir.UnifiedBuffer and weir.BufferPool, on a simulated machine."""
 
 import ctypes

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What the package asks of the library: which call, with which arguments, in which order. Behaviour is the
 business of the other tests; here a default or an argument in the wrong place shows even where nothing
 comes of it."""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir.cuda_core under a stand-in for the documented interface of cuda.core, on a simulated GPU."""
 
 import abc

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir.cupy under a stand-in for CuPy (fake_cupy.py) on a simulated GPU. gpu_cupy.py has the real one."""
 
 import ctypes

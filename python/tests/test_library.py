@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Where the library is looked for, what it must be, and how C is turned into Python."""
 
 import ctypes

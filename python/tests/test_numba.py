@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir.numba under a stand-in for Numba's interface (fake_numba.py) on a simulated GPU."""
 
 import contextlib

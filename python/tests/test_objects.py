@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir's objects in Python on a simulated GPU: memory, streams, errors, statistics, pools, recordings."""
 
 import copy

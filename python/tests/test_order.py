@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Who gets freed memory, and when: on a machine where work happens only when somebody waits for it."""
 
 import unittest

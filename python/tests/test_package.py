@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """`pip install .` without a network: what is installed works from where it lies, on a simulated GPU.
 
 The library is the one that WEIR_LIBRARY names, so that none is built here.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir at the edges of a process: forks, exits in any state, libraries that are missing or wrong."""
 
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Which builds of torch weir.torch.enable() takes, and what its functions ask of the extension, under a stand-in
 (fake_torch.py). tests/torch has the real one."""
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Frees that came too early for a use on another stream: what covers a use, what does not, and what torch tells of it."""
 
 import importlib

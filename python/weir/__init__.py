@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """weir: GPU memory for Python.
 
     import weir

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """weir.h in its own words, without the prose. Made by tests/test_abi.py --write."""
 
 CALLBACKS = """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """weir.Allocator, the caching allocator, and what belongs to it: pools, tags, captures, recorders."""
 
 import contextlib

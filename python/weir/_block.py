@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """weir.Block: memory with an owner, whichever pool it came from."""
 
 from typing import Any, Callable, Dict, Optional

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unified buffers, which host and devices share, and pools of buffers on all devices."""
 
 import contextlib

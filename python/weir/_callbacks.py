@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of the library back into Python, which are over before the interpreter ends.
 
 A thread that comes back to an interpreter which has ended is ended by Python where it stands. Below a callback

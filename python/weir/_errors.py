@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The exceptions: weir.Error for everything that goes wrong in weir, and kinds of it that Python knows."""
 
 from typing import Dict, Type

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runtimes, devices, streams and events."""
 
 import contextlib

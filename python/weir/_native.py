@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C library: found, loaded, with every call of weir.h declared and its errors turned into exceptions.
 
 The declarations are C, in _abi.py. The package and the PyTorch plug-in share one libweir.so. It is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The driver's stream-ordered pools, and pools of whole blocks: pinned memory, plain device memory."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an allocator holds, in words."""
 
 from ._allocator import Allocator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plain values: counters, snapshots, the properties of a device. docs/stats.md says what each number
 means."""
 

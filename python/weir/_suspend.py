@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Suspended memory: what Allocator and Pool take and answer for it. docs/suspend.md is the guide."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that processes share, where one of them runs weir and the other does not.
 
 weir's memory consists of physical handles of several sizes. torch's own format of shared memory knows one size,

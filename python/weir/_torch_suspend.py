@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Suspended memory under PyTorch: what weir.torch's functions ask of the extension, and what it answers."""
 
 from typing import Any, Optional, Tuple, Union

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch's operations, streams and events, told to a UseBook.
 
 What is seen: every operation that goes through torch's dispatcher in a thread that called watch(); record_stream();

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who uses which block on which stream, and whether the free of a block came too early for one of them.
 
 Knows no torch: whoever sees the program's calls tells of them, in the order in which the program made them.

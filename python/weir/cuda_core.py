@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cuda.core (NVIDIA's cuda-python) on weir: a MemoryResource.
 
     from cuda.core import Device

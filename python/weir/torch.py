@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """weir under PyTorch.
 
     import weir.torch

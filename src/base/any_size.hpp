@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A free that does not say how large the block is.
 #pragma once
 

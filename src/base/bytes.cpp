@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Byte sizes to and from text. Integers throughout: no locale can change what is written or read.
 #include "weir/base/bytes.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Walking stacks and naming what is on them.
 #include "base/call_stack.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where code is: the calls that a thread is in, and the names of their addresses.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Services that environment variables request: recordings, live pages, budgets.
 #pragma once
 

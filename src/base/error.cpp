@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names and messages of errors, the exceptions, and the handler for failures nobody can return.
 #include "weir/base/error.hpp"
 

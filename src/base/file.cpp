@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files by what they are.
 #include "base/file.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files by what they are, not by what they are called or by the number of a descriptor.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is answered where the host, not the device, ran out of memory.
 #pragma once
 

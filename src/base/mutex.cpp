@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sleeping over a mutex that another thread holds.
 #include "base/mutex.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A mutex that clang checks: what it guards, who must hold it and who must not are said in the
 // declarations, and -Wthread-safety refuses code that does otherwise. To other compilers the words
 // are nothing.

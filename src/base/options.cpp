@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options to and from text. Each type knows how it reads and writes; the table does the rest.
 #include "weir/base/options.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that get their name when they are whole.
 #include "base/part_file.hpp"
 

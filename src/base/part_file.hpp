@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file that gets its name when it is whole.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes, as /proc tells of them.
 #include "base/process.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which process it is, also where another has got its number since.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A list of releases through the stacks of the threads that make them.
 #include "base/releases_under_way.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which sanitizers the code is built with: gcc and clang say it in ways of their own.
 #pragma once
 

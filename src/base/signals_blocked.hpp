@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A scope in which the calling thread takes no signals, and the threads that it starts never do.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a thread has until it ends, on a host that may have no memory to note that.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A number for each thread of the process.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The version that was compiled into the library.
 #include "weir/base/version.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies and fills of one run of bytes.
 #include "weir/buffer/copy.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device buffers: owning memory of a resource, growing it, and passing it between streams.
 #include "weir/buffer/device_buffer.hpp"
 

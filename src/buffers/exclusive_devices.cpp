@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One register of views for the process, by runtime.
 #include "buffers/exclusive_devices.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices that the host must leave alone with managed memory while they work.
 #pragma once
 

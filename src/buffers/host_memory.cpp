@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mapped and registered host memory.
 #include "weir/buffer/host_memory.hpp"
 

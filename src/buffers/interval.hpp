@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs of addresses: whether a run fits, and whether two touch.
 #pragma once
 

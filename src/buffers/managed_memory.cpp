@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Properties of managed memory as text.
 #include "weir/buffer/managed_memory.hpp"
 

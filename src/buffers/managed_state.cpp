@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Managed memory and its users.
 #include "buffers/managed_state.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Managed memory and its users: the streams, the host's views.
 #pragma once
 

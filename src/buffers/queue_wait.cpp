@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An event between two streams.
 #include "buffers/queue_wait.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Staging: two halves that take turns.
 #include "weir/buffer/staging.hpp"
 

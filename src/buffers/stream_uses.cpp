@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gathering, polling and waiting for the users of memory.
 #include "buffers/stream_uses.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The streams whose work may use a piece of memory.
 #pragma once
 

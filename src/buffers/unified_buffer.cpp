@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Managed blocks: creating them, viewing them, placing them.
 #include "weir/buffer/unified_buffer.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's caching allocator: creation, requests, frees and closing.
 #include <memory>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's pools of whole blocks: plain device memory, and pinned host memory.
 #include <memory>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's pools of buffers on all devices.
 #include <algorithm>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's buffers of every kind, and copies between any two places.
 #include "capi/buffers.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What stands behind a weir_buffer, whichever function created it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process's own runtime and allocators: created once, at the first request, and never closed.
 #include "capi/defaults.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runtime and the allocators that belong to the process.
 #pragma once
 

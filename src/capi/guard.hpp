@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The wall between C and C++: no exception passes, and every failure is remembered for its thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of handles, and the threads that read it without its lock.
 #include "capi/handles.hpp"
 

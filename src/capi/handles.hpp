@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handles: numbers that are never used twice, what they stand for, and how to read it without a
 // lock.
 //

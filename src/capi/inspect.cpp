@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's view of an allocator: tags, counters, reports, limits, and release to the driver.
 #include <algorithm>
 #include <cstdint>

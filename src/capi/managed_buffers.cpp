@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's managed buffers: who may use them, where they are, and what was advised.
 #include <algorithm>
 #include <iterator>

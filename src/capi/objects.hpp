@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What stands behind the handles that several files use, and how arguments become them.
 //
 // Objects hold what they are made of, so that handles may be closed in any order: a stream's own

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's table of options.
 #include "weir/base/options.hpp"
 

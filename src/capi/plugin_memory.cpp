@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests and frees of the hooks, and the stream that a thread's requests are for.
 #include "capi/plugin_memory.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the hooks of other programs have in common: the process's allocators, with raw streams.
 #pragma once
 

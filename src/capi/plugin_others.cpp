@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hooks of CuPy and ONNX Runtime, which name no stream.
 #include "capi/plugin_memory.hpp"
 #include "weir_plugins.h"

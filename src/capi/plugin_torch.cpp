@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch's hooks: CUDAPluggableAllocator and torch.cuda.MemPool.
 #include "capi/guard.hpp"
 #include "capi/plugin_memory.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's private pools of an allocator, and the memory of captured graphs.
 #include <memory>
 #include <mutex>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's recorder: one allocator's events to a file.
 #include <chrono>
 #include <memory>

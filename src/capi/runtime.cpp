@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's runtimes and devices.
 #include "weir/device/runtime.hpp"
 

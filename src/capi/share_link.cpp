@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's sharing over a link: memory, events and pools, offered and opened.
 #include <chrono>
 #include <cstring>

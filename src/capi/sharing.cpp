@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's sharing by descriptors: the handles under a block, and mapping them elsewhere.
 #include "capi/sharing.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of another process: received over a link, or mapped from descriptors.
 #pragma once
 

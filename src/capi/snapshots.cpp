@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's snapshots of an allocator, and the block that an address lies in.
 #include <algorithm>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's pools of the driver.
 #include <cstring>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Structures and texts between programs and libraries of different age.
 #pragma once
 

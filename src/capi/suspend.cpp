@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's suspended memory: of a tag, of a pool, of everything.
 #include <cstdint>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the C ABI keeps for each thread, apart from the library's thread-local storage.
 #pragma once
 

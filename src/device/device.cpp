@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices: what they are, their primary context, and binding it to a thread.
 #include "weir/device/device.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events, the pool of them, and the thread's capture mode.
 #include "weir/device/event.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting on the host for queued work, without breaking stream captures.
 #include "device/finished_work.hpp"
 

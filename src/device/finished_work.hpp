@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting on the host for queued work, without breaking stream captures.
 //
 // The driver's own waits are not usable by a library: cuCtxSynchronize invalidates every capture on

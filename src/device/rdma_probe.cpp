@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether the driver maps memory that network cards can reach.
 #include "device/rdma_probe.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening a machine: a table of calls, its devices, and what happens to both when a process forks.
 #include "weir/device/runtime.hpp"
 

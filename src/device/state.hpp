@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a runtime keeps about one device, and the few helpers that every wrapper shares.
 #pragma once
 

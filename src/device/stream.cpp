@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams: their numbers, their state of capture, and owning one.
 #include "weir/device/stream.hpp"
 

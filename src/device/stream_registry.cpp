@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams that weir created or watches, and the sources that know of more.
 #include "device/stream_registry.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The streams of a device that weir may query at any time.
 #pragma once
 

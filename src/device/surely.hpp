@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls that take back memory, tried twice.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a thread knows of its default streams, until it ends.
 #include "device/thread_stream_ends.hpp"
 

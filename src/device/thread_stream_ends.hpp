@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Telling listeners that a thread's default stream ends with its thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Virtual memory without ownership: the driver's rules, checked before the driver sees a call.
 #include "weir/device/virtual_memory.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The owners of descriptors, addresses, physical memory and mappings.
 #include "weir/device/virtual_memory.hpp"
 

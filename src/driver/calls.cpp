@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the table of driver calls says about its own rows.
 #include <array>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's results in weir's vocabulary.
 #include <utility>
 

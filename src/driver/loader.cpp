@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fills the table of driver calls from libcuda, found at run time.
 #include <dlfcn.h>
 #include <link.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Building a recording event by event, keeping a recording's invariants.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exporting recordings as Chrome traces.
 #include "formats/chrome_trace.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chrome's trace event format, for Perfetto and chrome://tracing.
 #pragma once
 

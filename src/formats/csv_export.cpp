@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exporting recordings as CSV traces.
 #include <fmt/format.h>
 

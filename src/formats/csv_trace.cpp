@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading CSV traces and the peaks beside them.
 #include "formats/csv_trace.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CSV traces: one event a line, `op,id,bytes,stream,t_us`.
 #pragma once
 

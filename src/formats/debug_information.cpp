@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading debug information with elfutils' libdw, where that is installed.
 #include "formats/debug_information.hpp"
 

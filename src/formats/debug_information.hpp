@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Function, file and line of an address in a program or library.
 #pragma once
 

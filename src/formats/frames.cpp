@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Naming frames.
 #include "formats/frames.hpp"
 

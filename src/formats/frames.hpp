@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames of recorded stacks: where their code is, and which of them a block is put down to.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading files whole, and inflating gzip and zstd.
 #include "formats/input.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files as bytes: read whole, inflated if they are compressed, within bounds.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Labels of groups that have no name of their own.
 #pragma once
 

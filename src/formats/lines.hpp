@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cutting text into lines and fields, and reading the numbers in them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Following a recording's events to its end.
 #include "formats/memory_map.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reserved memory and the live blocks of a recording, after each of its events.
 #pragma once
 

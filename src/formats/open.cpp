@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Detecting a file's format by its first bytes, and calling its reader.
 #include "formats/open.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading a recording from any file that weir understands, whatever it is called.
 #pragma once
 

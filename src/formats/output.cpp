@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing to a file beside the one that is meant, and renaming it.
 #include "formats/output.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing whole files: they appear under their name when they are whole, or not at all.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading pickles: a machine with a stack, without recursion and without classes.
 #include "formats/pickle.hpp"
 

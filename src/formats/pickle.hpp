@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python's pickle, as far as it is data: read without ever building a class.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing pickles of protocol 4; the memo holds words alone.
 #include <bit>
 #include <limits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading RMM's logs.
 #include "formats/rmm_log.hpp"
 

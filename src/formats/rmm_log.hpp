@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMM's CSV logs: `Thread,Time,Action,Pointer,Size,Stream`.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranges of reserved addresses, each with what is known of its segment.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Importing PyTorch snapshots.
 #include "formats/torch_snapshot.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch memory snapshots: what torch.cuda.memory._dump_snapshot writes, and what reads it.
 #pragma once
 

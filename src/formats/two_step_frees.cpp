@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finding the frees of two steps, from the last event back.
 #include "formats/two_step_frees.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frees that a recording has in two steps: the free, and the moment from which the memory is
 // reusable.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger of pools and tags.
 #include "heap/accounts.hpp"
 

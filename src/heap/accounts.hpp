@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger: what is held by pool, by tag and in all.
 #pragma once
 

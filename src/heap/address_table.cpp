@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear probing with entries that move back when one before them goes.
 #include "heap/address_table.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Address → block, read without a lock.
 #pragma once
 

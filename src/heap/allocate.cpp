@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that the thread's cache cannot serve.
 #include <algorithm>
 #include <new>

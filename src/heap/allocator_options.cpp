@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choices of one allocator, and the process's options that they come from.
 #include "weir/allocator/allocator_options.hpp"
 

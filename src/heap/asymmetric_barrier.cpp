@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // membarrier where the kernel has it, fences on both sides where not.
 #include "heap/asymmetric_barrier.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A barrier between two sides of which one pays nothing: the frequent side, at the rare one's cost.
 #pragma once
 

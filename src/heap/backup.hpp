@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory for the contents of suspended memory, and the copies there and back.
 #pragma once
 

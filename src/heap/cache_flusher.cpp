@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Flushing thread caches to the stores: by half, by stream, or whole.
 #include "heap/cache_flusher.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Thread caches with the heap's lock: flushing them to the stores, and adding up what they counted.
 #pragma once
 

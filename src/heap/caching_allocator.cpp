@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The public face of the central heap, with the fast path inlined into it.
 #include "weir/allocator/caching_allocator.hpp"
 

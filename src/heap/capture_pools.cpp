@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Declared captures, captures that are found, and the graphs that keep their pools.
 #include "heap/capture_pools.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pools of captures: when a stream gets one, and what keeps it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shares of a card's budget.
 #include "heap/card_shares.hpp"
 

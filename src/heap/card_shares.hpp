@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shares of a card's budget that an allocator takes part with.
 #pragma once
 

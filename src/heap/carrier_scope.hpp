@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A thread that carries a move of a heap, and the end of that heap on it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The beginning and end of an allocator, and of each thread's cache in it.
 #include "heap/central_heap.hpp"
 

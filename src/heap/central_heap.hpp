@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The central heap: what every thread of an allocator shares, and what its one lock guards.
 //
 // docs/allocator.md draws the way of a request and of a free through the files, with the lock that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting for the streams that may use a freed block, inspecting it, and telling what was damaged.
 #include "heap/checked_frees.hpp"
 

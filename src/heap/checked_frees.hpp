@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frees under heap_debug: the block is inspected once the streams that may use it are done.
 #pragma once
 

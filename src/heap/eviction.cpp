@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What may be evicted, whether that would help, and waiting for what leaves anyway.
 #include "heap/eviction.hpp"
 

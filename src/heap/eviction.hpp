@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eviction: which pool makes room for another.
 #pragma once
 

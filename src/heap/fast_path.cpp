@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thread's cache beyond the fast path: any of its streams, large blocks, other threads'
 // blocks.
 #include "heap/fast_path.hpp"

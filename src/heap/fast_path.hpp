@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fast path of requests and frees: the calling thread's cache, and nothing else.
 //
 // No lock, no shared write, no driver call, no call at all: these are leaves, so that what they

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Joining streams of other devices, when a block is freed or as soon as that is possible.
 #include "heap/foreign_uses.hpp"
 

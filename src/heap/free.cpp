@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frees that the thread's cache cannot take, and recorded streams.
 #include <algorithm>
 #include <new>

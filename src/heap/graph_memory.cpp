@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The public face of memory for captured graphs.
 #include "weir/allocator/graph_memory.hpp"
 

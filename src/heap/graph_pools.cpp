@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which pool a captured stream gets, and the user objects that tell when its graph is gone.
 #include "heap/graph_pools.hpp"
 

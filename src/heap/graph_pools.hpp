@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures: which pool serves a stream while its work becomes a graph.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Taking, dropping and returning host memory for contents.
 #include "heap/heap_backup.hpp"
 

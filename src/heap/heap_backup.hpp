@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host memory of a heap for the contents of suspended pools.
 #pragma once
 

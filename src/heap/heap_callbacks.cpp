@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adding, removing and running the user's callbacks.
 #include "heap/heap_callbacks.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The user's callbacks that may free memory for a request.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state that the parts of a heap share: its beginning, and who holds a pool.
 #include "heap/heap_core.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the parts of a heap share: one lock, and what it guards.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Setting the limits of a heap, and the shares that lower them.
 #include "heap/heap_limits.hpp"
 

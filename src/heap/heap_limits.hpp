@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The limits of a heap: the user's own, those of tags, and the shares of the card's budget.
 #pragma once
 

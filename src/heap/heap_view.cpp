@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Passes the questions of other components to the parts of the heap.
 #include "heap/heap_view.hpp"
 

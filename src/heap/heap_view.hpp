@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What other components ask of a heap, without the definition of the central heap.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which stream a call names.
 #include "heap/identified_stream.hpp"
 

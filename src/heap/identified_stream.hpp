@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams as the slow paths of a heap know them: by their number.
 #pragma once
 

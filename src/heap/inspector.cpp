@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Figures and snapshots: all caches stopped for a moment, everything counted.
 #include "heap/inspector.hpp"
 

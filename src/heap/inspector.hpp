@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inspection of a heap: figures, snapshots, reports, and the error texts about single blocks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Error texts for invalid frees and for leaks, and the description of an address.
 #include "observe/misuse.hpp"
 

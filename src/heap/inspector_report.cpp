@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a request could not be met, in figures and in words.
 #include "heap/inspector.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The public face of private pools.
 #include "weir/allocator/memory_pool.hpp"
 

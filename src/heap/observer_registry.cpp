@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a new observer is told, and who calls the observers.
 #include "heap/observer_registry.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adding observers to a heap and removing them.
 #pragma once
 

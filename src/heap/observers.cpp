@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calling several observers as one.
 #include "heap/observers.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is told what happens to an allocator's memory.
 #pragma once
 

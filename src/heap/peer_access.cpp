@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Granting peers access, and recording what their streams use.
 #include "heap/peer_access.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Other devices: who may reach the memory of a heap, and streams of theirs that use it.
 #pragma once
 

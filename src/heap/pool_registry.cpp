@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Creating, sharing and ending private pools.
 #include "heap/pool_registry.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The private pools of a heap: who holds them, what lies under their blocks, and when they end.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which pool a handle and a scope name, and when a pool's memory may go.
 #include "heap/private_pools.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool: memory kept apart, with a store of its own.
 #pragma once
 

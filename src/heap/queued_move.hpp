@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools that are suspended or brought back together, and how far that is.
 #pragma once
 

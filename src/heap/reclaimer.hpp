@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a search for room may ask of the heap, beyond the store of the pool it searches.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Flushing, retiring, releasing and waiting, so that a request finds room.
 #include "heap/reclamation.hpp"
 

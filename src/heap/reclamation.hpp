@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The acts that make memory free, for a search for room and for a pool that comes back.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which pools are meant, and requests to pools that are away.
 #include "heap/residency.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Suspending pools and bringing them back: who waits, who copies, and what a failure leaves.
 //
 // A pool that is suspended goes through four states (residence). A change is under way while it is

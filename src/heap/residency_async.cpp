@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Suspending and bringing back without waiting: what threads of the heap's carry on with.
 //
 // suspend_async leaves everything to the carrier of a queued_move, which begins when the work of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bringing pools back: the room for their memory, and the copies in.
 #include <algorithm>
 #include <list>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Suspending: what leaves, who is waited for, and where the contents go.
 #include <algorithm>
 #include <new>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rungs between a request that the thread's cache could not serve and out of memory.
 #include "heap/room_search.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rungs of the search for room, as numbers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lock that is waited for on the spot, because it is held briefly.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Retiring what streams have completed, after asking or waiting for them.
 #include "heap/stream_progress.hpp"
 

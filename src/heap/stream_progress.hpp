@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far the streams of a heap have come, and what becomes of the memory that they freed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Suspended memory as text.
 #include "weir/allocator/suspend.hpp"
 

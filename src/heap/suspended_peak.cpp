@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adding up what is reserved and suspended.
 #include "heap/suspended_peak.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The peak of what a heap has reserved and suspended together.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of a thread's cache, what others leave in it, and stopping caches from outside.
 #include "heap/thread_cache.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a thread keeps of the memory it freed, so that its next requests need no lock.
 //
 // The states of a block of the allocator's own pool, and the functions that change them:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Throws what a request failed with.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which memory goes, in which order, and what is waited for.
 #include "heap/trimming.hpp"
 

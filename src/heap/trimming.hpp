@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Releasing memory to the driver because somebody asks for it.
 #pragma once
 

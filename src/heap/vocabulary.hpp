@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The words of the heap, and the names from lower components that all of it uses.
 //
 // Words:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lives of blocks.
 #include "observe/block_history.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lives of blocks, remembered so that misuse can be told with both call stacks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calling thread's tag, for code that cannot afford a call to read it.
 #pragma once
 

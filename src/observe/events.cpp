@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory events as text.
 #include <string>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is told of pointers that were not to be freed, and of memory that was: one place for the
 // words of allocators, pools and resources.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What NVTX's extension for memory looks like to a program: NVIDIA's protocol between programs and
 // tools such as compute-sanitizer, by which a tool learns of blocks that it cannot see by itself.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The depth of an allocator's own work on this thread.
 #include "observe/own_work.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work on memory that is an allocator's own doing, and not its users'.
 #pragma once
 

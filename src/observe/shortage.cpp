@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is in the way of a request, and what would help.
 #include "observe/shortage.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a request cannot be met, put into words for exceptions, reports and pages alike.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The counters of an allocator as text.
 #include "weir/observe/stats.hpp"
 

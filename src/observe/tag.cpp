@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names of tags, interned for the life of the process.
 #include "weir/observe/tag.hpp"
 

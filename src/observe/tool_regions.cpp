@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVTX's protocol from the program's side.
 #include "observe/tool_regions.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks told to a tool that watches the process, compute-sanitizer say, by way of NVTX.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting for all work of a device and of others.
 #include "order/all_work_wait.hpp"
 

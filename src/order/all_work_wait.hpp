@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One wait on the host for all work that was queued in a context.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting for marks on the host, and the events that they are made of.
 #include "order/awaited_marks.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Marks that a thread waits for on the host.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Entering the driver only where a call needs it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorded streams and the blocks that wait for them.
 #include "order/pending_frees.hpp"
 

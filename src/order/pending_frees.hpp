@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks that were freed while other streams than the free's may still use them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numbers that stream order is kept in: streams by slot, time by epoch.
 #pragma once
 

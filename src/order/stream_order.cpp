@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Epochs of all streams: a few events close many frees.
 #include "order/stream_order.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far the streams of a device have come: epochs, the marks that close them, and waits for them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steps by which allocators and pools find out how far streams have come.
 #include "order/stream_waiter.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Polling the streams of a stream_order, and waiting for them without the lock of its owner.
 #pragma once
 

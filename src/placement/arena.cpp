@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An arena: which of its parts does what for a request, and in which order.
 #include "placement/arena.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arena: one address range for all streams and sizes, over handles that can be moved.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Changes of an arena's records that concern its blocks and its slots at once.
 #include "placement/arena_core.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the parts of an arena share, and what they ask of it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Figures and snapshot of an arena.
 #include "placement/arena_inspector.hpp"
 

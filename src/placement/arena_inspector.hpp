@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Looking at an arena: figures, snapshot, and the check of everything that must be true.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The check of everything that must be true of an arena's records.
 #include <string>
 #include <vector>

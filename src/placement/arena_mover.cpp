@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Carrying out a plan with the driver, so that a failure leaves all as it was.
 #include "placement/arena_mover.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an arena asks of the driver: creating, moving, releasing and unmapping handles.
 #pragma once
 

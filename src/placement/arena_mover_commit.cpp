@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Entering a plan that the driver has carried out into the arena's metadata.
 #include <algorithm>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Giving handles back, and access to what is mapped.
 #include <algorithm>
 #include <utility>

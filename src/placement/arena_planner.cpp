@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Windows, and what fills their gaps.
 #include "placement/arena_planner.hpp"
 

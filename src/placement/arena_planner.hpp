@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where an arena could make room for a request, and with what memory.
 #pragma once
 

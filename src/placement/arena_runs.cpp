@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The list by address, the indexes and queues of free runs, and the list of holes.
 #include "placement/arena_runs.hpp"
 

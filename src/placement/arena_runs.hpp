@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The blocks of an arena in the order of their addresses: free runs by owner, and holes.
 #pragma once
 

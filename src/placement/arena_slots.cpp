@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records of slots and handles.
 #include "placement/arena_slots.hpp"
 

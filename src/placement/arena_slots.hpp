@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The slots of an arena's addresses, and the physical handles that are mapped to them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An arena whose memory is away: what goes, what comes back, and where everything is meanwhile.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of an arena goes when it is suspended, and what has to come back.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The small types that the parts of an arena exchange.
 #pragma once
 

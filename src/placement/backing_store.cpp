@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which store a policy stands for.
 #include "placement/backing_store.hpp"
 

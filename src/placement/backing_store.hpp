@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a pool's memory comes from: the arena with movable handles, or PyTorch's segments.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records in a stretch of addresses, and their free lists.
 #include "placement/block.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The record of one piece of address space, and the store that recycles records.
 #pragma once
 

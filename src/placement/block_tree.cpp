@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A treap whose nodes are the blocks' records.
 #include "placement/block_tree.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks in a given order, linked through their own records.
 #pragma once
 

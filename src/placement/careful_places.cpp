@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small blocks beside small ones, large ones in slots of their own.
 #include "placement/careful_places.hpp"
 

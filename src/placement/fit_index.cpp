@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Maxima by cell, chunk and group; and large runs by length.
 #include "placement/fit_index.hpp"
 

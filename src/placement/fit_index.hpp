@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Free runs of one owner, found by lowest address or by shortest length.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much new memory to take, in handles of what size, and when to take it rather than move some.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The debug policy's store: where blocks lie, and what is known of an address.
 #include "placement/guarded_store.hpp"
 

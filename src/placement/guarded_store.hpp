@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store of the debug policy: every block lies apart, between bytes and addresses that tell of
 // whoever leaves it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The debug policy's store: reading what should be red, and telling what is not.
 #include <algorithm>
 

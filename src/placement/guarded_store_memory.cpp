@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The debug policy's store: how regions come from the driver and go back, and what is queued.
 #include <new>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Three levels of bits for each class.
 #include "placement/length_classes.hpp"
 

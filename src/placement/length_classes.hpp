@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In which cells of an arena there may be free runs of which class of length.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asking the driver for what it has, and trying what it does not report.
 #include "placement/memory_supply.hpp"
 

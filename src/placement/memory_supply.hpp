@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the driver can still give, found out before any memory is created.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Best fit of blocks whose lifetimes are known.
 #include "placement/offline_fit.hpp"
 

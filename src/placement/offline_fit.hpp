@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Offline placement: where blocks lie whose lifetimes are all known.
 #pragma once
 

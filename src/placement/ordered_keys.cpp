@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Searching and shifting in leaves of sorted keys.
 #include "placement/ordered_keys.hpp"
 

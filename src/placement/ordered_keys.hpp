@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A set of numbers in order, for hundreds that come and go all the time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface of the rules that decide where a block goes.
 #pragma once
 

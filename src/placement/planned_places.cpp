@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each request goes to the place that the plan of its round has for it.
 #include "placement/planned_places.hpp"
 

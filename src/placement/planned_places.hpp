@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where blocks go where large requests repeat: each to the place that the plan of a round has for
 // it.
 #pragma once

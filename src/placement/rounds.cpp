@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Notes about large requests, and the plan of a round.
 #include "placement/rounds.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a program's large requests repeat, and where those of one round could lie.
 #pragma once
 

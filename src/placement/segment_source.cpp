@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of a source of segments.
 #include "weir/allocator/segment_source.hpp"
 

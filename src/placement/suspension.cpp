@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's part of suspending and resuming a store.
 #include "placement/suspension.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Physical memory that leaves a store, or comes back, while the addresses stay reserved.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Best fit, split and merge, and what the classic store tells about itself.
 #include "placement/torch_segments.hpp"
 

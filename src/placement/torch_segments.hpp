@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The classic store: segments and best fit by PyTorch's rules, as the baseline everybody knows.
 #pragma once
 

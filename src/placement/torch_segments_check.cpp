@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What must be true of a classic store at all times, walked and compared.
 #include "placement/torch_segments.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Expandable segments of the classic store: ranges of addresses that get memory page by page.
 #include <algorithm>
 #include <new>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch's segments: how they come from the driver, and how they are released.
 #include <algorithm>
 #include <exception>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lengths in units, kept in 32 bits.
 #pragma once
 

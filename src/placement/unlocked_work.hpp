@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls of a store that wait for the device: made without the heap's lock.
 #pragma once
 

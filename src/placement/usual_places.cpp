@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run that is hardly longer, else the lowest; of large ones the shortest. Where blocks pin least.
 #include "placement/usual_places.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Windows from the begins and the ends of runs.
 #include "placement/window_search.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The best window for a request among rows of adjoining runs and holes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One wait for each device.
 #include "pools/all_devices.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Making a bin_pool.
 #include "weir/pool/bin_pool.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests and frees: which block serves whom, and what is counted.
 #include "pools/block_cache.hpp"
 

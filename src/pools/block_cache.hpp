@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of the pools that cache freed blocks: bin_pool, pinned_pool, buffer_pool.
 #pragma once
 

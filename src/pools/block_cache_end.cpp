@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of a pool: what is waited for, what is released, and what is kept.
 #include <new>
 #include <optional>

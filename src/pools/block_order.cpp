@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far streams have come, and what that makes of the blocks they freed.
 #include "pools/block_cache.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The handle of the pools that cache freed blocks.
 #include "weir/pool/block_pool.hpp"
 

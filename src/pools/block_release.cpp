@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks are released to the driver: over a limit, by request, or because it has nothing left.
 #include <algorithm>
 #include <new>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where blocks come from: plain and pinned memory of the driver, and memory of somebody else.
 #include "pools/block_source.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the blocks of a block_cache come from: the driver, or an upstream of the user's.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finding blocks by address, and saying what is wrong with an address.
 #include "pools/block_table.hpp"
 

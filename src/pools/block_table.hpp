@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All blocks of a block_cache, in whatever state, and what is at an address.
 #pragma once
 

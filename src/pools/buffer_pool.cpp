@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cache for each device, chosen by the device of the stream.
 #include "weir/pool/buffer_pool.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events behind the work of streams of other devices, and waits for them.
 #include "pools/foreign_use.hpp"
 

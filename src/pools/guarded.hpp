@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A host without memory is an error like any other.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a memory_owner needs of the pool that its memory is of.
 #pragma once
 

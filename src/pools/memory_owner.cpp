@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owners of a pool's memory: who owns it now, and what is left to say when the last one goes.
 #include "weir/pool/memory_owner.hpp"
 

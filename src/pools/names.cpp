@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names and texts of what a user may print.
 #include <string>
 #include <string_view>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Making a pinned_pool.
 #include "weir/pool/pinned_pool.hpp"
 

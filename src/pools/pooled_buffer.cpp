@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks of a pool with an owner: allocated, filled and recorded.
 #include "weir/pool/pooled_buffer.hpp"
 

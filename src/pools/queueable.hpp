@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work that must not be queued on the legacy stream beside a capture.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Freeing memory without breaking a capture.
 #pragma once
 

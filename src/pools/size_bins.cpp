@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bins of cached blocks: the first in each has waited longest.
 #include "pools/size_bins.hpp"
 

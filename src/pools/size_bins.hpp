@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cached blocks, sorted by size and by the stream that freed them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One registration for each device.
 #include "pools/stream_ends.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Learning of the ends of streams on several devices.
 #pragma once
 

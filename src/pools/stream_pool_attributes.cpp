@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream pools: attributes, figures, trimming, and which devices may reach the memory.
 #include <string>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream pools: how one is configured, and how it is made so.
 #include <algorithm>
 #include <memory>

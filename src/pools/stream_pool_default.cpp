@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The devices' default pools, and the two functions that need no pool to be named.
 #include <memory>
 #include <mutex>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream pools: allocating, freeing, and what is tried before memory counts as exhausted.
 #include <algorithm>
 #include <new>

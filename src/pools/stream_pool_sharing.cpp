@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream pools and their pointers in other processes.
 #include <cstring>
 #include <new>

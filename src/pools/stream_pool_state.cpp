@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The life of a stream pool: visiting the driver for it, closing it, and its end.
 #include "pools/stream_pool_state.hpp"
 

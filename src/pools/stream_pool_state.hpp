@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the handles and owners of one stream pool share.
 #pragma once
 

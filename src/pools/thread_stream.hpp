@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Per-thread default streams that are named on one thread and left to another.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Freeing stream-ordered memory that nobody was handed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Joining budgets at the creation of an allocator.
 #include "process/budgets.hpp"
 

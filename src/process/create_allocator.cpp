@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // caching_allocator::create(): a heap, and what the options and the environment request around it.
 #include <memory>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Current resources: one for each device, and the scopes of threads before them.
 #include "weir/resource/current_resource.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Publishing live pages at the creation of an allocator.
 #include "process/live_pages.hpp"
 

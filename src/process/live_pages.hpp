@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Live pages that the options or the environment request.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Objects that belong to the process and to an allocator: kept until one of them ends.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starting recordings at the creation of an allocator, and ending them with the process.
 #include "process/recordings.hpp"
 

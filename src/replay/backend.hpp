@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The allocator under replay: the interface, and one implementation a kind of policy.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finding a recording's peak, and comparing what two of them held there.
 #include "replay/diff.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two recordings side by side: what their programs held at most, and what of it grew.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests served by the driver's own stream-ordered pool.
 #include <limits>
 #include <unordered_map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search for the least memory: a bisection over replays that end where memory does.
 #include "replay/fit.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fit of a trace: the least device memory with which a policy still plays it to its end.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests served by the caching allocator.
 #include <vector>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The meter: one thunk a row, made from the rows themselves.
 #include "replay/metered_driver.hpp"
 

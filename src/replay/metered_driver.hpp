@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A table of driver calls that counts them and the host's time in them.
 #pragma once
 

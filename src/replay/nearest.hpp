@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The known word nearest to one that is not known, for "did you mean".
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing patterns and checking them, by driver calls that are not the policy's.
 #include "replay/patterns.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Patterns in the blocks of a replay: written in stream order, checked before the free.
 #pragma once
 

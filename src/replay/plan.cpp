@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search for an order of blocks whose best fit is low.
 #include "replay/plan.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Offline placement: where the blocks of a recorded step could lie if all of it were known before.
 #pragma once
 

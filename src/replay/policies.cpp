@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names of policies and devices, as people write them.
 #include <algorithm>
 #include <charconv>

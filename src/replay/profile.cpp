@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The words and sums of a profile, and the rounds of its replay.
 #include "replay/profile.hpp"
 

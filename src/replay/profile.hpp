@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The profile of a replay: its requests by cause, and the driver calls and time of each.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From single steps to a profile.
 #include "replay/profiler.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Playing a script: one backend, one device, the steps in their order.
 #include "replay/replay.hpp"
 

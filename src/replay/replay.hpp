@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replay: a recorded program's requests played against a policy, on a simulated or a real GPU.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening a device for a replay.
 #include "replay/replay_device.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device of a replay: simulated or real, with the script's streams and a meter on its driver.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns: one condition variable a thread, one mutex for all.
 #include "replay/replay_threads.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The threads of a recording, which get their turns one after the other.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a recording's events to a replay's steps.
 #include "replay/script.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recording made ready to be played: its requests and frees, with blocks numbered.
 #pragma once
 

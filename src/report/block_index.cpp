@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The index of blocks for the arena map.
 #include "report/block_index.hpp"
 

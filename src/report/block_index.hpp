@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An index of blocks by time, for the arena map: those of a moment are found in few pieces.
 #pragma once
 

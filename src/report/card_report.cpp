@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is in the way on a card.
 #include "report/card_report.hpp"
 

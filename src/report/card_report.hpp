@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a recorded program fits on a card of some size, and what is in the way where it does not.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page's data: pieces that the browser inflates one by one, when it needs them.
 #pragma once
 

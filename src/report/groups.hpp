@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Groups of blocks: by tag, size, stream, pool and site; how much each held, and the few to show.
 #pragma once
 

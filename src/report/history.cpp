@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The allocation history of a recording, in one pass.
 #include "report/history.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was never freed, by who asked for it.
 #include "report/leaks.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Out of memory, explained.
 #include "report/oom_report.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Out of memory, explained: what held the memory when a request failed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The encoding of numbers and texts in the page.
 #include "report/pack.hpp"
 

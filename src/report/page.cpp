@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report's page: the steps in their order, and the index of its data for the browser.
 #include "report/page.hpp"
 

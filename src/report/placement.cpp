@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a policy would put the blocks of a recording.
 #include "report/placement.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page without its figures: viewer/ as it was when this was built.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the adaptors share: the checks of their upstream.
 #pragma once
 

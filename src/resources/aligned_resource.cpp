@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Aligning: by the upstream if it can, by padding if it cannot.
 #include "weir/resource/aligned_resource.hpp"
 

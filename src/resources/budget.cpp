@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Taking a share, and waiting for those who may give theirs back.
 #include "resources/budget.hpp"
 

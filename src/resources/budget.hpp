@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A limit in bytes, and the requests that want a share of it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocating with the driver's own calls, freeing behind the stream, and freeing at the end.
 #include "resources/driver_memory.hpp"
 

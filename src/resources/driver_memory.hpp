@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that the driver allocates and frees at once, handed out in stream order all the same.
 #pragma once
 

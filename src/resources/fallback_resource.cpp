@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two resources, and which of them each block is of.
 #include "weir/resource/fallback_resource.hpp"
 

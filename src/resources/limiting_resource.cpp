@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The budget: a share is taken before the upstream is called, and given back unless it serves.
 #include "weir/resource/limiting_resource.hpp"
 

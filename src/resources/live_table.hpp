@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The live allocations of a resource, by pointer.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing rows, and keeping the errors of that away from the requests.
 #include "weir/resource/logging_resource.hpp"
 

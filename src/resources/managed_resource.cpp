@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Managed memory: the one driver call that differs from plain memory.
 #include "weir/resource/managed_resource.hpp"
 

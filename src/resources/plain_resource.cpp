@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain device memory: the calls, by way of driver_memory.
 #include "weir/resource/plain_resource.hpp"
 

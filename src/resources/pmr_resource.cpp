@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The three calls of std::pmr::memory_resource.
 #include "weir/resource/pmr_resource.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any resource: the calls that need no template.
 #include "weir/resource/resource.hpp"
 

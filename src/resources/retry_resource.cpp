@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calling the user and trying again, but not for requests of that call itself.
 #include "weir/resource/retry_resource.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The counters: one lock, a stack of sections.
 #include "weir/resource/statistics_resource.hpp"
 

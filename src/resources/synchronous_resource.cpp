@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests without a stream: on one of the resource's own, waited for.
 #include "weir/resource/synchronous_resource.hpp"
 

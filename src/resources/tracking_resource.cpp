@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The records of live allocations, and their report.
 #include "weir/resource/tracking_resource.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets from outside: read, changed and cleared by other processes; and their text.
 #include "weir/share/budget.hpp"
 

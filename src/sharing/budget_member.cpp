@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Members of a card's budget.
 #include "sharing/budget_member.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One allocator's part in its card's budget: asking, giving way, following a changed share.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budget pages: made, locked, read and doubted.
 #include "sharing/budget_page.hpp"
 

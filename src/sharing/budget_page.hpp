@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page of a card's budget: a file that the processes of one user share.
 //
 // Nothing in it is trusted. It is read and written by system calls, never mapped, so that a file

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The socket under sharing: messages, descriptors, credentials, deadlines.
 #include "weir/share/channel.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deadlines from time limits, without overflow.
 #pragma once
 

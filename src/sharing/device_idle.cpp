@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting for a device, and the mappings that wait for it.
 #include "sharing/device_idle.hpp"
 

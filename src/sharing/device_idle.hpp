@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that is about to be unmapped: waiting until no work can be using it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that can be exported: handles of its own, or a block of an allocator.
 #include <algorithm>
 #include <new>

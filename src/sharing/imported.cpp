@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of another process: its handles checked, mapped once, and released.
 #include <sys/stat.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // share_link: the objects that can be offered.
 #include <cstring>
 #include <new>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading messages of a socket, with the descriptors and the sender that the kernel names.
 #include "sharing/message.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Single messages of a socket: reading them, waiting for them, and closing what came with them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // share_offer and imported_memory: opening an offer.
 #include <cstring>
 #include <new>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packets to bytes and back.
 #include "sharing/packet.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The packets of a link: a header with version and kind, and a body of one of five forms.
 #pragma once
 

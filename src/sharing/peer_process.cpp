@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Looking a process up, and waiting for its end.
 #include "sharing/peer_process.hpp"
 

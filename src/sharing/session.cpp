@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A connection: the greeting, the messages of either side, and the outstanding grants.
 #include "sharing/session.hpp"
 

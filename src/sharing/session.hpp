@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One connection and its state: the grants of either side, the received messages, the mappings.
 #pragma once
 

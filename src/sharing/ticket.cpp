@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tickets to bytes and back.
 #include "weir/share/ticket.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers as bytes, little-endian whatever the machine: for tickets and packets.
 #pragma once
 

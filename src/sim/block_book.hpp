@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The book of blocks: which bytes caching allocators have handed out, as they tell it.
 //
 // The driver sees an allocator's memory as one: mapped, whether it is handed out or cached. An

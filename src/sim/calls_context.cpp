@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: primary contexts and the calling thread's stack of current contexts.
 #include "sim/graphs.hpp"
 #include "sim/memory.hpp"

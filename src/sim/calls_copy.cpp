@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: copies and fills.
 #include <sys/uio.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: start-up, names of errors, and what the devices say about themselves.
 #include <algorithm>
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: events.
 #include "sim/graphs.hpp"
 #include "sim/sharing.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: graphs and their memory.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: modules, kernels and host functions.
 #include <cstring>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: access between devices.
 #include <utility>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: pinned host memory, allocated or registered.
 #include <fcntl.h>
 #include <unistd.h>

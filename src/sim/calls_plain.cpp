@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: plain device memory.
 #include "sim/graphs.hpp"
 #include "sim/pools.hpp"

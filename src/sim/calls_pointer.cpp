@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: what the machine knows about a pointer.
 #include <array>
 #include <cstring>

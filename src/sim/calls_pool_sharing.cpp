@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: pools and their allocations in other processes.
 #include <fcntl.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: legacy sharing of memory and events between processes.
 #include <utility>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: streams, and waiting on values in memory.
 #include <atomic>
 

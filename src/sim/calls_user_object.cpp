@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: user objects, and the references that graphs hold to them.
 #include <algorithm>
 #include <climits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver calls: address reservations, physical handles, and mapping the one into the other.
 //
 // The error codes are those of an H200 under driver 580. Where that driver follows a wild handle

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures: what a capturing stream does with calls, and which calls a capture forbids.
 #include "sim/capture.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One capture: streams whose work becomes nodes of a graph instead of being done.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vector clocks: who can know of what, for streams, graph lanes and the host.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What driver calls charge to the simulated clock.
 #include "weir/sim/machine.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What simulated device work takes, at the rates of an H200.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a call through the table reaches its machine: slots, thunks, and what surrounds every call.
 #pragma once
 

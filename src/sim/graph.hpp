@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What graphs are made of: nodes, executable graphs, and the user objects they keep alive.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graph memory: addresses for good, pages while they are needed.
 #include "sim/graph_memory.hpp"
 

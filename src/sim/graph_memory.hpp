@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that graphs allocate: fixed addresses, pages while launched, and the driver's cache of
 // them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs: their nodes, making them executable, launching them.
 #include "sim/graphs.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of driver handles: unknown and destroyed handles are recognised, never dereferenced.
 #pragma once
 

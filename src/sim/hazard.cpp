@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hazards as text.
 #include <cstdint>
 #include <sstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts what the host, not a simulated device, refused.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::sim::machine: the public face of a simulated machine.
 #include <algorithm>
 #include <utility>

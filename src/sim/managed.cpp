@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Managed memory: where its pages are and how they move.
 #include "sim/managed.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Managed memory: where its pages are, what was advised about them, and how they move.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of a simulated machine: pages, the addresses they are mapped at, and capacity.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules: which images load, and what their entries stand for.
 #include "sim/modules.hpp"
 

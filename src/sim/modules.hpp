@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PTX modules and the callables that stand behind their entries.
 #pragma once
 

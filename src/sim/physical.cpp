@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Physical memory of a simulated machine: pages of files that have no name.
 #include <fcntl.h>
 #include <sys/mman.h>

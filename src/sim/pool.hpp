@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One stream-ordered memory pool, with the driver's rules of reuse, growth and release.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One stream-ordered memory pool: its attributes, who may access it, and its consistency check.
 #include <algorithm>
 #include <cstring>

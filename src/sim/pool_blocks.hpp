@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The addresses of one pool, cut into blocks, and indexes that find a free block by size.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One stream-ordered memory pool: the memory behind its addresses.
 #include <fcntl.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream-ordered memory pools: all pools of a machine.
 #include "sim/pools.hpp"
 

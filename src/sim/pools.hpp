@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream-ordered memory pools: the driver's own caching allocator, simulated.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small reader of PTX: tokens, and the declarations outside of function bodies.
 #include "sim/ptx.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads from PTX text what a launch needs to know: the entries and the sizes of their parameters.
 #pragma once
 

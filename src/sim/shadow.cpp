@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shadow memory: the checks themselves.
 #include "sim/shadow.hpp"
 

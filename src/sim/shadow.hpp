@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shadow memory: for each byte, who wrote it last and who has read it since.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handles that travel to other processes: exported memory, and events both sides can see.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small allocations: cut from chunks of one device page, as the driver does.
 #pragma once
 

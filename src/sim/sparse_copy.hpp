@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies that leave alone what nobody ever wrote.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of a simulated machine: what surrounds every call, and the helpers that calls share.
 #include "sim/state.hpp"
 

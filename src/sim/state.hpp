@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of a simulated machine: one function a driver call, and the parts they share.
 //
 // A call arrives through a thunk of the table (dispatch.cpp), which takes the lock, counts, injects

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams, events and the scheduler.
 #include "sim/timeline.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The timeline: waiting for streams, events and devices on the calling thread.
 #include <algorithm>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Virtual memory management: reservations of the user's, and physical handles.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The columns of a frame of events.
 //
 // A frame's content is the unit of its times, a byte a kind, the times, and then, for each kind

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events as bytes, column by column, and back.
 #pragma once
 

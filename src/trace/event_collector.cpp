@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collecting events from threads, and the thread that writes them.
 #include "trace/event_collector.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of a recorder: the rings of the threads, and the thread that drains them.
 #pragma once
 

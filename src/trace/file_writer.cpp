@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing .weirtrace files.
 #include "trace/file_writer.hpp"
 

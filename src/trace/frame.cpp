@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing and checking frames.
 #include "trace/frame.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The frames of a .weirtrace: what stands around the contents, and how it is checked.
 #pragma once
 

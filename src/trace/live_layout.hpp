@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layout of a live page in shared memory, for its writer and its readers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Live pages of processes that ended without removing them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Live pages: written when a reader asks, under a sequence number that is odd while they change.
 #include "weir/trace/live_page.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading live pages: asking for an update, and reading until a copy is consistent.
 #include <dirent.h>
 #include <fcntl.h>

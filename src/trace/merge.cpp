@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Merging the records of threads.
 #include "trace/merge.hpp"
 

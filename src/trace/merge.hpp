@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records of many threads as one sequence of events that can have happened.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Entries of frames of names: a byte that says what it is, and the value.
 #include "trace/names.hpp"
 

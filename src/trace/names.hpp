@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recording's tables as bytes, entry by entry, and back.
 #pragma once
 

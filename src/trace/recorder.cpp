@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The public face of recordings in progress.
 #include "weir/trace/recorder.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A thread's ring of records: written by the thread, drained by the recorder.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Call stacks of the calling thread, each kept once.
 #pragma once
 

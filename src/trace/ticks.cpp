@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a tick of the processor's clock takes.
 #include "trace/ticks.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The processor's own clock: the cheapest time that all its cores agree on.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recordings as text.
 #include "weir/trace/trace.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole .weirtrace files, from and to recordings.
 #include "trace/trace_file.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading and writing traces with a given libzstd, or none.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Giving numbers to the streams, tags and pools that records name, and times to their ticks.
 #include "trace/trace_writer.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Merged records as events of a file: the tables that give streams, tags and pools their numbers.
 #pragma once
 

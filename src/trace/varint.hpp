@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers of variable length: seven bits a byte, the lowest first, the top bit set on all but the
 // last.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libzstd, found at run time, so that the library needs none to be built or to run.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening an allocator on the machine under test, writing and verifying, judging.
 #include "allocator_contract/allocator_test.hpp"
 

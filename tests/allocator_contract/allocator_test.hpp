@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fixture of the allocator's contract: one allocator on the machine under test, streams that
 // write and verify patterns, and a judgement at the end.
 #pragma once

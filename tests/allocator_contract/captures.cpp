@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of the allocator: captures stay valid whatever the allocator does beside them, and what
 // a graph uses stays where it is.
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much the machine under test can bear: a GPU much, a simulated one what the host can.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of the allocator: what frameworks build on. Exportable memory stays under its blocks,
 // pools that retain serve captures and replays, a recorded state can be had again.
 #include <algorithm>

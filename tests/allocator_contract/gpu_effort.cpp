@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a GPU can bear: some thousand operations in every millisecond.
 #include "allocator_contract/effort.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of the allocator: under a limit, scattered free memory becomes one block, and nothing
 // that is live is touched.
 #include <random>

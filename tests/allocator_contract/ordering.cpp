@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of the allocator: memory passes from stream to stream only behind the work that used it.
 #include "allocator_contract/allocator_test.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which parts of a block carry its pattern: all of it, where the machine can bear that.
 #pragma once
 

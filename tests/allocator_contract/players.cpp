@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a player does: mostly allocate and free, sometimes across streams and threads.
 #include "allocator_contract/players.hpp"
 

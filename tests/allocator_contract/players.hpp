@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random users of an allocator, each with a stream of its own, who pass blocks to each other.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of the allocator: private pools, and memory of captured graphs.
 #include <atomic>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of the allocator: random programs over streams and threads never see a foreign pattern.
 #include <chrono>
 #include <thread>

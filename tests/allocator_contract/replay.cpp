@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of the allocator: recorded traces replayed with real memory, every block verified.
 #include <gtest/gtest.h>
 

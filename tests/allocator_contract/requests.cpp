@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of the allocator: requests and frees of every size, and what is refused.
 #include "allocator_contract/allocator_test.hpp"
 #include "weir/sim/machine.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of the allocator: a program that makes the same requests round after round keeps its
 // data, and moves no memory for ever.
 #include <algorithm>

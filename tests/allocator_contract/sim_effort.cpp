@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a simulated machine can bear: what is touched takes host memory and host time.
 #include "allocator_contract/effort.hpp"
 

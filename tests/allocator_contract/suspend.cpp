@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of the allocator: memory that is suspended and comes back.
 #include "allocator_contract/effort.hpp"
 #include "allocator_contract/players.hpp"

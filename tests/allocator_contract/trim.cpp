@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of the allocator: limits, out of memory, and memory that goes back to the driver.
 #include <chrono>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lives of blocks: which block an address is of, and whether that was freed.
 #include "observe/block_history.hpp"
 

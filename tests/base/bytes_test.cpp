@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Byte sizes: arithmetic, and text in both directions.
 #include "weir/base/bytes.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stacks from the caller outwards, and the names of addresses.
 #include "base/call_stack.hpp"
 

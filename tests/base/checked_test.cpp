@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checked arithmetic refuses to wrap, at the very edge.
 #include "weir/base/checked.hpp"
 

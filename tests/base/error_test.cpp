@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors: their words, the exceptions they become, and the handler of last resort.
 #include "weir/base/error.hpp"
 

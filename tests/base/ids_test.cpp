@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ids of different kinds do not mix; ids of one kind compare and hash by number.
 #include "weir/base/ids.hpp"
 

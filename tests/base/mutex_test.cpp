@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mutex: one holder at a time, and nobody sleeps for ever.
 #include "base/mutex.hpp"
 

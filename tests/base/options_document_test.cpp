@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/options.md is what the table of options says. With WEIR_WRITE_DOCUMENTS set, it is
 // rewritten.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options: reading, refusing, writing back, and the environment.
 #include "weir/base/options.hpp"
 

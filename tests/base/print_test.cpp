@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a user prints: the exact text of each value, as to_string() and as a stream gives it.
 #include "weir/base/print.hpp"
 

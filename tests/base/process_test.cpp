@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes, and when they began.
 #include "base/process.hpp"
 

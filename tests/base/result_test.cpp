@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // result<T>: a value or an error, never both, never neither.
 #include "weir/base/result.hpp"
 

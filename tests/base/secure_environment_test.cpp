@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Environment variables in programs that run with other rights than their caller.
 #include <sys/auxv.h>
 #include <sys/stat.h>

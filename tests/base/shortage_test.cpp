@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a request cannot be met: what is in the way, and each verdict to the word.
 #include "observe/shortage.hpp"
 

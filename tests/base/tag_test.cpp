@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tags: one number a name, numbers without gaps, and what is refused.
 #include "weir/observe/tag.hpp"
 

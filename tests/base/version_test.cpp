@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The version in the headers is the version of the project.
 #include "weir/base/version.hpp"
 

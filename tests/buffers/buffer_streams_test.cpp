@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device buffers and their streams: of other threads, of other devices, in captures.
 #include <new>
 #include <optional>

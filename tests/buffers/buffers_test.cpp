@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening a runtime on the machine under test and judging it afterwards.
 #include "buffers/buffers_test.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fixture of the buffers' tests: a machine with a runtime on it, memory to take, streams.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies and fills, call by call: what the driver is asked for, and what is said when it refuses.
 #include <array>
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies and fills: what arrives, in which order, and what is refused.
 #include "weir/buffer/copy.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device buffers and vectors: sizes, contents, streams, ownership.
 #include "weir/buffer/device_buffer.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fault sweeps: every driver call of an operation fails once, and nothing is lost.
 #include <algorithm>
 #include <functional>

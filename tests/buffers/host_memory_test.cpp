@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pinned, mapped and registered host memory, and staging through it.
 #include "weir/buffer/host_memory.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unified buffers on devices that can do less, and on drivers that are older: simulated.
 #include <thread>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unified buffers beside captures: every capture stays valid, and work from before it is waited
 // for.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Managed memory and its users, step by step: what a view waits for, what a refusal leaves behind,
 // and what is told at the end.
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unified buffers and threads: default streams of threads, waits that hold up nobody, and forks.
 #include <sys/wait.h>
 #include <unistd.h>

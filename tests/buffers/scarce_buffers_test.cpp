@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Buffers and copies where the host has no memory: whichever allocation fails, it is told and
 // nothing is lost.
 #include <array>

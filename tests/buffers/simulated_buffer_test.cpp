@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device and host buffers, call by call: what they ask of the driver, and what a failure leaves.
 #include <sys/mman.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fixture of the buffers' tests on simulated machines alone: every operation happens only when
 // somebody waits for it, so what a call waited for can be seen.
 #pragma once

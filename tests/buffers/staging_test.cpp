@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Staging, step by step: what each piece waits for, and what a failure leaves behind.
 #include "weir/buffer/staging.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unified buffers where devices have concurrent managed access: contents, views, placement.
 #include "weir/buffer/unified_buffer.hpp"
 

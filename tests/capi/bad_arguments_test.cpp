@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every function of weir.h with handles that are null, of another kind or closed, without the
 // pointers it writes through, and with structures of other versions.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Buffers that are closed while other threads use them: calls finish first, later ones fail.
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The caching allocator as a C program uses it. */
 #include <stddef.h>
 #include <stdio.h>

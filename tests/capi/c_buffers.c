@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers of every kind, and their pools, as a C program uses them. */
 #include <stddef.h>
 #include <string.h>

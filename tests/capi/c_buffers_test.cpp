@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's buffers of every kind, their pools and copies, each argument told apart from the
 // others.
 #include "c_fixture.hpp"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Versions, errors, runtimes and devices as a C program uses them. */
 #include <stddef.h>
 #include <string.h>

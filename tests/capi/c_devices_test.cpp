@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's errors, options, tags, devices, streams and events, each argument told apart from the
 // others.
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of the C ABI have in common: a simulated machine behind handles, and failures as
 // text.
 #pragma once

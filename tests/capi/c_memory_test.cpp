@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's caching allocator, its pools, snapshots and recordings, each argument told apart from
 // the others.
 #include <unistd.h>

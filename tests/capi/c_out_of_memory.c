@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Out of memory in C: an error and a null pointer, callbacks that make room, and a last word. */
 #include <setjmp.h>
 #include <stddef.h>

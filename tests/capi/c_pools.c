@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The driver's pools and pools of blocks as a C program uses them. */
 #include <stddef.h>
 #include <string.h>

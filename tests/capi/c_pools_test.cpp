@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's pools of the driver and pools of blocks, each argument told apart from the others.
 #include <unistd.h>
 

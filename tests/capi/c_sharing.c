@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sharing as a C program uses it: by descriptors, and over a link. */
 #include <stddef.h>
 #include <string.h>

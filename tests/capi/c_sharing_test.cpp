@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's sharing, by descriptors and over a link, each argument told apart from the others.
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Options, tags, streams and events as a C program uses them. */
 #include <stddef.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Suspended memory as a C program uses it. */
 #include <stddef.h>
 #include <string.h>

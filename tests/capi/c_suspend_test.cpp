@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's suspended memory, each argument told apart from the others.
 #include <chrono>
 #include <thread>

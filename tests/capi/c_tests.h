@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tests that are written in C: each answers null, or the condition that did not hold. */
 #ifndef WEIR_TESTS_C_TESTS_H
 #define WEIR_TESTS_C_TESTS_H

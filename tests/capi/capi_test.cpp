@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI: called from C (c_*.c), and compared with the C++ side.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every C example in the documents compiles without a warning: check_examples.py COMPILER INCLUDE DOCUMENT..."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libweir.so shows every function of the C headers, and no other under weir_; weir.h lists every error."""
 
 import re

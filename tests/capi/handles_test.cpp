@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handles of the C ABI: closed under other threads' hands, never used twice, safe in a child.
 #include <pthread.h>
 #include <sys/wait.h>

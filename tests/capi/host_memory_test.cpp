@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI where the host has no memory: whichever allocation fails, the answer says so.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hooks of other programs, on the process's own runtime and allocators.
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What expandable segments add to the rules of the classic store.
 #include <gtest/gtest.h>
 

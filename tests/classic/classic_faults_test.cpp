@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The classic store when driver calls fail: nothing is lost and the books stay exact.
 #include <gtest/gtest.h>
 

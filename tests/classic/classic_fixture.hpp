@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A classic store on a simulated machine, with streams and without an allocator around it.
 #pragma once
 

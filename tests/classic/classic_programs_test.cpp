@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The classic store under random requests, and what it tells about itself.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules of the classic store, one by one, with fixed segments.
 #include <gtest/gtest.h>
 

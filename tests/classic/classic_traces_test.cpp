@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch's reserved peaks, reproduced from recorded traces.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading traces: what is understood, and what is refused with its event.
 #include "support/trace.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: capturing streams into graphs: modes, forks and joins, and what spoils a capture.
 #include <array>
 #include <thread>

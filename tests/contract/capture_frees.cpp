@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: freeing memory on a thread in relaxed mode waits for everything that was queued, and
 // leaves captures of every mode as they are.
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: primary contexts, the current context and its stack.
 #include <thread>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: copies between all kinds of memory, and fills.
 #include <algorithm>
 #include <array>

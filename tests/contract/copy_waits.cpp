@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: which copies and fills the host waits for (NVIDIA's "API synchronization behavior").
 #include <chrono>
 

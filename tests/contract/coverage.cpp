@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which rows of the table no test called, and the few that cannot be asked for.
 #include "contract/coverage.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The suite must call every row of the table, in success and in failure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: events, what a record and a wait mean, and the time between two of them.
 #include <thread>
 

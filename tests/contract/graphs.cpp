@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: graphs made by hand or by capture, their replay, and the memory they own.
 #include "support/contract_test.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: the legacy stream while a blocking stream is captured, call by call.
 #include <algorithm>
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: the older way of sharing memory and events between processes.
 #include <array>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: what the host waits for when it waits for the legacy stream.
 #include <chrono>
 

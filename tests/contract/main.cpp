@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The contract suite's program: tests, or a child process of one, or the table of observations.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: managed memory, its prefetch and advice, and what a range tells of them.
 #include <array>
 

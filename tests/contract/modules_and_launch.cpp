@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: modules from PTX text, their functions, and launches.
 #include <string>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Observed: what each call answers while a stream is being captured.
 #include <cstdlib>
 #include <thread>

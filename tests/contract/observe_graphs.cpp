@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Observed: what the memory of graphs takes and gives back.
 #include "support/observe.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Observed: devices, contexts, streams, events, launches.
 #include <cstring>
 #include <thread>

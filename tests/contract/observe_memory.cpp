@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Observed: plain, pinned, managed and virtual memory, and what pointers tell.
 #include <cstdlib>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Observed: how driver pools grow, count, keep and give back.
 #include <limits>
 

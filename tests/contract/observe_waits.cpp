@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Observed: what the host waits for, where the documentation leaves it open, and what capturing
 // streams survive.
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: two devices: peer access, copies and rights between them. Skipped where there is one.
 #include "support/contract_test.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: host memory that is pinned or registered.
 #include <cstdlib>
 #include <memory>

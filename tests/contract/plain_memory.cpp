@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: plain device memory.
 #include <set>
 #include <thread>

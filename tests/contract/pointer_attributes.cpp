@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: what a pointer tells of itself, for every kind of memory.
 #include <array>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: driver pools shared between processes.
 #include <unistd.h>
 

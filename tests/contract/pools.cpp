@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: stream-ordered pools: order, reuse, attributes, thresholds, trim, access.
 #include <limits>
 #include <thread>

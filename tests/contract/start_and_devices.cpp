@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: starting the driver, its error names, and what it says about devices.
 #include <cstring>
 #include <set>

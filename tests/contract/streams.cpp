@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: streams, the order of work in them and between them, host functions, memory operations.
 #include <array>
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: user objects, counted references that a graph may hold.
 #include <atomic>
 #include <thread>

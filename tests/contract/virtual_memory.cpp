@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract: address ranges, physical handles, mapping, access rights, and sharing a handle.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a Python test and writes down which functions of python/weir it called.
 
     python3 python_calls.py FOLDER SCRIPT [ARGUMENT...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists the public functions that no test has called, after the tests have run.
 
     python3 uncalled.py SOURCE_FOLDER BUILD_FOLDER [--out FILE]

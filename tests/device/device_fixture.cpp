@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every call of the device layer that needs the driver, for tests that hold for all of them.
 #include <sys/wait.h>
 #include <unistd.h>

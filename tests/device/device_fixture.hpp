@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A runtime on the fake driver, what was reported meanwhile, and every call of the layer in a list.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The books of the fake driver.
 #include "device/fake_driver.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A driver that keeps books and does nothing else: for tests that count calls and make them fail.
 //
 // What memory, streams and events do is the simulator's business (weir/sim/machine.hpp). This one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting for queued work beside captures: what is waited for, and that every capture stays valid.
 #include "device/finished_work.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device layer on a real GPU: what only a real driver can confirm.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of things: destructors that fail, a driver that is gone, and a process that forked.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Virtual memory: the rules are checked before the driver sees a call, and owners give things back.
 #include "weir/device/virtual_memory.hpp"
 

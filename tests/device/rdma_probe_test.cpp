@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a driver maps memory that network cards can reach: asked once, by doing it.
 #include "device/rdma_probe.hpp"
 

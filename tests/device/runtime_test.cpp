@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening a runtime: what is asked, how often, and what is said when it cannot be opened.
 #include "weir/device/runtime.hpp"
 

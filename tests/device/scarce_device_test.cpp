@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device layer where the host has no memory: whichever allocation fails, it is an error, and
 // nothing is lost.
 #include "device/state.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The context is bound around every call and put back after it; a failure comes back as it was.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

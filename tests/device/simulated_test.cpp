@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device layer on the simulated machine: order, memory, capture, faults, fork and the end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

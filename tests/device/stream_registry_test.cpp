@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The streams of a device that may be queried: those weir made, those watched, and the sources.
 #include "device/stream_registry.hpp"
 

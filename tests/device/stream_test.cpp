@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams: who they are, what they belong to, and whether they are being captured.
 #include "weir/device/stream.hpp"
 

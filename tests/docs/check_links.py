@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks the links, anchors and paths that the documents name.
 
     check_links.py ROOT

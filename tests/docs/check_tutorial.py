@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the replays that docs/tutorial.md shows and compares their output, except for the speed of the replay.
 
     check_tutorial.py WEIR ROOT

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """check_links.py names each link, anchor and path that leads nowhere, and accepts those that do not."""
 
 import subprocess

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Our declarations of the driver's types and calls are those of cuda.h. Built where it is present;
 // everything is proven by compiling it.
 #include <cuda.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Our declarations of the driver's types have the values of CUDA 13.0, with or without its headers.
 #include <gtest/gtest.h>
 

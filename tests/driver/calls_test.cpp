@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of driver calls is consistent with itself.
 #include <gtest/gtest.h>
 

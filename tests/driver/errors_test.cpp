@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver results become the errors they stand for.
 #include <gtest/gtest.h>
 

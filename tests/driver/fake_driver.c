@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A library that looks like libcuda from outside: every call of the table, each of which answers
  * with the number of its row. Built several times, with these switches:
  *

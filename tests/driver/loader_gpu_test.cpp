@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine's own driver: every row of the table is what it claims to be.
 #include <dlfcn.h>
 #include <gtest/gtest.h>

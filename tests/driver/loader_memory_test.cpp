@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loader reports a lack of host memory instead of throwing, at whatever allocation it happens.
 #include <gtest/gtest.h>
 

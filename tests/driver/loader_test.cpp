@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loader finds every call the right way, and says what is wrong with a library by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a file may cost at most, and what is wrong about it by a little.
 #include <string>
 #include <vector>

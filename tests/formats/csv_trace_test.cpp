@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CSV traces: what a line may say, and what is refused with its line.
 #include "formats/csv_trace.hpp"
 

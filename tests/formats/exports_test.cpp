@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files for other programs, compared with those that a person checked.
 #include <sys/resource.h>
 

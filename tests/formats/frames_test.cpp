@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames of recorded stacks get function, file and line.
 #include <sys/stat.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is reserved and live after each event of a recording.
 #include "formats/memory_map.hpp"
 

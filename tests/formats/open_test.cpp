@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any file by its content: compressed or not, whatever its name.
 #include "formats/open.hpp"
 

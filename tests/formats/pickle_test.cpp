@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pickles: data is read; classes, cycles, depth and absurd sizes are refused.
 #include "formats/pickle.hpp"
 

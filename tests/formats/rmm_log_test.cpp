@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMM's logs: hexadecimal streams, midnight, failures.
 #include "formats/rmm_log.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The traces that are shipped. Of three of them the text that they were made of is kept.
 #include <cstdint>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots for torch's viewers: the history, and what it leaves.
 #include <stdexcept>
 

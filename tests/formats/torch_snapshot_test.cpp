@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch snapshots: what torch recorded, what its ring lost, and back again.
 #include "formats/torch_snapshot.hpp"
 

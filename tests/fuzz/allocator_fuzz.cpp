@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a program over the caching allocator: its metadata stays right and no stream meets
 // another's memory, whatever the driver refuses.
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the bytes of an input mean, and what must hold after each of them.
 #include "allocator_program.hpp"
 

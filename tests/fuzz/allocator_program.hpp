@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes as a program over an allocator on a small simulated device, checked step by step.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes where the page of a card's budget is: refused with the file's name, or shown as they
 // are; and whoever joins such a page leaves one that is sound.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as calls of weir.h: nothing crashes, every failure has a name and leaves no trace.
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the bytes of an input call, and what must hold after each call.
 #include "capi_program.hpp"
 

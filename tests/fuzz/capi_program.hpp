@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes as calls of weir.h with any arguments: handles that are closed, of another kind or from
 // nowhere, sizes of any size, structures of other versions; checked call by call.
 #pragma once

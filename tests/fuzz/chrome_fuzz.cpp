@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any events as a Chrome trace: JSON, whatever names and numbers they have, that says how much
 // memory was live and which blocks were.
 #include <algorithm>

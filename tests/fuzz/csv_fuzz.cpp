@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any text as a CSV trace, peaks, or compressed data: refused, or a sound recording.
 #include <cstddef>
 #include <cstdint>

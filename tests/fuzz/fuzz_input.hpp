@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What fuzzers share: the bytes of an input as choices, numbers and texts, and what must hold.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process at the other end of a link that says anything: each message is what it must be, an
 // offer, a note or one error, and nothing that it does costs this process memory or descriptors.
 #include <fcntl.h>

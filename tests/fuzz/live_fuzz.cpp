@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes where another process has its live page, also while they change: refused with the
 // file's name, or one of the views that were written, whole.
 #include <fcntl.h>

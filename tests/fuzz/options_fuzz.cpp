@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any text as a list of options: it is refused and changes nothing, or what it sets reads back
 // equal.
 #include <cstddef>

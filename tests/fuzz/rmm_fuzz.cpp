@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any text as an RMM log: refused with the line that is wrong, or a sound recording. And any log
 // that RMM could have written is read as what happened.
 #include <fmt/format.h>

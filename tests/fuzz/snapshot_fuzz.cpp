@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pickles of things that look like a PyTorch snapshot, with fields that are missing, of another
 // type, huge or negative: refused, or a sound recording. One without such fields is read.
 #include <cstddef>

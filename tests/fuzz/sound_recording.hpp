@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every recording promises that came out of a reader, whatever went in.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a message of another process: refused, or exactly what we would have sent.
 #include <algorithm>
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a .weirtrace: refused, or a sound recording.
 #include <cstddef>
 #include <cstdint>

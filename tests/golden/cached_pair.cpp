@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // So many pairs of allocate and deallocate of a size, from the thread's cache, and nothing else: a
 // program for an instruction counter.
 #include <cstdio>

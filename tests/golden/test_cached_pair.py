@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Counts the instructions of a cached pair with callgrind and compares them with the golden file.
 
 A run of N pairs and one of 2 N differ by N pairs: whatever else the program does drops out. A change

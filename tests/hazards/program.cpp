@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small vocabulary for writing multi-stream programs.
 #include "program.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small vocabulary for writing multi-stream programs that the hazard oracle is to judge.
 #pragma once
 

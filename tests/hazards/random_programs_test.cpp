@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random programs from a generator that knows whether it put a race in: it must agree with the
 // oracle on every one of them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hand-written programs: each racy one must be reported, each correct one must not.
 #include <functional>
 

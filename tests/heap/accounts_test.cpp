@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger by pool and tag.
 #include "heap/accounts.hpp"
 

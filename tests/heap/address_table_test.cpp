@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Address → block: against a map, with growth, erasing and readers beside the writer.
 #include "heap/address_table.hpp"
 

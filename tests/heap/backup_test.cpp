@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory for suspended contents, range by range, and the copies there and back, call by call.
 #include "heap/backup.hpp"
 

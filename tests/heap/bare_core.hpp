@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shared state of a heap, without the heap.
 #pragma once
 

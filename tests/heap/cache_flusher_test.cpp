@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Flushing the caches of a bare core to a host that notes what comes.
 #include "heap/cache_flusher.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the allocator promises about requests and frees: order, alignment, bad input.
 #include <random>
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures over a bare core: declared ones, found ones, and graphs that keep a pool.
 #include "heap/capture_pools.hpp"
 

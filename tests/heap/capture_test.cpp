@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captured graphs: memory of their own, safe to replay, given back when the graph is gone.
 #include <array>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checked frees over a bare core, with a store that finds damage where a test says.
 #include "heap/checked_frees.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A store that has as much memory as a test says, none of it handed out.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // heap_debug: what is found of a program's memory bugs, and that nothing else changes for it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests while the driver refuses parts of what a plan needs: nothing is lost, and what can still
 // serve them does.
 #include "heap/heap_fixture.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an observer is told: every event whole, from every path that emits it.
 #include <thread>
 

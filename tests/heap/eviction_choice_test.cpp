@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which pools are evicted, over a bare core whose stores only count.
 #include <cstdint>
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that may be evicted: by whom, in which order, and how it comes back.
 #include "heap/suspend_fixture.hpp"
 

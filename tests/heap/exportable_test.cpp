@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What can be asked about a block: what it is, and the physical memory under it.
 #include "heap/heap_fixture.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An exact model of an allocator's figures: what is live and pending, of all, by pool and by tag.
 #pragma once
 

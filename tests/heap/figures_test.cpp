@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All figures of programs of one thread, compared with an exact model.
 #include "heap/figures_model.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What threads' caches keep and what they hand over, to the byte.
 #include <thread>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of captured graphs do with the driver.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the simulated machine says of uses of memory that the allocator has not handed out.
 #include <array>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host memory of a bare core for the contents of suspended pools.
 #include "heap/heap_backup.hpp"
 

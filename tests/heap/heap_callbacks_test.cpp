@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The user's callbacks over a bare core.
 #include "heap/heap_callbacks.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated GPU with an allocator on it, and what was reported meanwhile.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The limits of a bare core.
 #include "heap/heap_limits.hpp"
 

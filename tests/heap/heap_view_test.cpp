@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What other components see of a heap.
 #include "heap/heap_view.hpp"
 

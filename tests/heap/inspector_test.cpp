@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inspector over a bare core and a host that only answers.
 #include "heap/inspector.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of an allocator, of its threads, of the driver and of the process.
 #include <sys/wait.h>
 #include <unistd.h>

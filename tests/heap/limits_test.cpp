@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits, of all memory and of tags, and the callbacks that are asked before a request fails.
 #include <chrono>
 #include <future>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Misuse is told: which memory, whose, and where it was allocated and freed.
 #include "base/hexadecimal.hpp"
 #include "heap/heap_fixture.hpp"

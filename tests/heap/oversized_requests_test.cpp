@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that cannot be met: they fail without creating memory, and cost nobody a cache.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Peaks of programs whose requests pass through caches, pools, captures and tags.
 #include "heap/graph_fixture.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Access of other devices to a bare core.
 #include "heap/peer_access.hpp"
 

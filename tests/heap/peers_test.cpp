@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several devices: who may reach an allocator's memory, and streams of other devices that use it.
 #include <array>
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Private pools of a bare core: handles, options, and when a pool ends.
 #include "heap/pool_registry.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Private pools: apart from everything else, and gone when nobody needs them.
 #include <array>
 

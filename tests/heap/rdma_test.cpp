@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether network cards can reach what an allocator maps (GPUDirect RDMA).
 #include "heap/heap_fixture.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reclamation over a bare core with real stores, and a host that notes what becomes free.
 #include "heap/reclamation.hpp"
 

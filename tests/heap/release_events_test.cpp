@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is told of memory that goes back to the driver can still reach it, as registrations elsewhere
 // must be undone while the memory is there.
 #include <vector>

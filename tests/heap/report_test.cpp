@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a request cannot be met: every figure of the report, and its words.
 #include "heap/heap_fixture.hpp"
 

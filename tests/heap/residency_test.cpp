@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Residency through its own interface: pools without a store, and a host that counts what it is
 // asked for.
 #include "heap/residency.hpp"

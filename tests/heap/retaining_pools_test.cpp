@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools that retain: memory for graphs that their holder captures.
 #include <atomic>
 #include <set>

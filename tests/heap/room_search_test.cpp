@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every rung between a request and out of memory: each the only one that can help.
 #include <thread>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Planned rounds while the driver fails.
 #include "heap/rounds_fixture.hpp"
 

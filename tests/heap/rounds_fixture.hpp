@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program whose requests repeat, and whose kernels say when memory came too early.
 #pragma once
 

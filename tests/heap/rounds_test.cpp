@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of programs whose requests repeat.
 #include "heap/rounds_fixture.hpp"
 

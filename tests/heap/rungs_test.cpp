@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The way of a request, rung by rung, over a heap and a store that only say what they are asked.
 #include <map>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools whose memory comes in PyTorch's segments: from the driver, or from somebody else.
 #include <cstring>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counters, tags, limits, snapshots and reports.
 #include "heap/heap_fixture.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Progress of the streams of a bare core, whose host notes what was waited for.
 #include "heap/stream_progress.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Suspending and bringing back without waiting: the order, taking back, and what a failure leaves.
 #include <pthread.h>
 #include <sys/wait.h>

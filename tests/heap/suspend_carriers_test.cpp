@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that carry a suspension or a return: an allocator that ends on one of them.
 #include <atomic>
 #include <future>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What cannot be suspended, and what becomes of suspended memory at an end.
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Suspending and resuming while the driver fails, memory runs out and others do the same.
 #include <sys/sysinfo.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated GPU with an allocator whose tags come and go.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Suspending and bringing back at moments between driver calls: who waits, and what counts by then.
 #include <atomic>
 #include <functional>

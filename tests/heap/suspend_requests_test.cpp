@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests for memory that is suspended: refused, kept waiting, or what brings it back.
 #include <unistd.h>
 

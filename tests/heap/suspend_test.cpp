@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Suspended memory: what goes, what stays, what comes back, and what users of others asked for.
 #include <optional>
 #include <stdexcept>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The peak of reserved and suspended memory of a bare core.
 #include "heap/suspended_peak.hpp"
 

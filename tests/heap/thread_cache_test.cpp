@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A thread's cache: lists by size, what others leave, and stopping it from outside.
 #include "heap/thread_cache.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that begin where the host has no memory: the process lives, and requests are met or told.
 #include <gtest/gtest.h>
 

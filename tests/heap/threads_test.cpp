@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many threads at once: caches, frees for other threads, and everything that stops them.
 #include <atomic>
 #include <chrono>

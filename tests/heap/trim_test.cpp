@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that goes back to the driver because somebody asks for it, to the byte.
 #include <thread>
 

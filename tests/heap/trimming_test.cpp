@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trimming over a bare core whose stores only count.
 #include "heap/trimming.hpp"
 

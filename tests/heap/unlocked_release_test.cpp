@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver waits for the device before it takes plain memory back. Meanwhile nobody waits for the
 // heap's lock, and the memory on its way is neither used nor forgotten.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process that ends in the way its argument says, with an allocator in use: it must return 0 and
 // say nothing.
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of a process, in any order: exit status 0, and not a word.
 #include <fcntl.h>
 #include <gtest/gtest.h>

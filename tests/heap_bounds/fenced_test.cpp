@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Without membarrier: fences on both sides, the same promises.
 #include <atomic>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a hit touches: no driver, no lock, nothing that threads share.
 #include <sys/mman.h>
 #include <unistd.h>

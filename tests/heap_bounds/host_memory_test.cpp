@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A host without memory: whatever allocation fails, it is told and nothing is lost.
 #include <optional>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much host memory the books take: for live blocks, and after any number of operations.
 #include <sys/mman.h>
 #include <sys/resource.h>

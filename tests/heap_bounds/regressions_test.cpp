@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What arbitrary programs found once.
 #include "heap/heap_fixture.hpp"
 

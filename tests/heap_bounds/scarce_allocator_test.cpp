@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The caching allocator where the host has no memory: whichever allocation fails in whichever
 // public call, it is told and nothing is lost.
 #include <array>

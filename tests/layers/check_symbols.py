@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks that no component calls a function that a component above it defines.
 
 A function that is declared in one component and defined in a higher one breaks the order of the components just as an

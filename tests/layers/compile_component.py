@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles small files with a component's include path: headers of lower components must be found, headers of
 higher components must not. With --alone: each of the component's own public headers compiles by itself."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The public headers as a user includes them: weir/weir.hpp alone compiles with every compiler that is here and brings
 all of them, and weir/device/runtime.hpp does not bring the simulator."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cmake/check_layers.py finds each kind of mistake, and nothing in a tree without one."""
 
 import sys

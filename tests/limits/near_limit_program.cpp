@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "limits/near_limit_program.hpp"
 
 #include <algorithm>

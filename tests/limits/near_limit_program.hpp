@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random programs of requests and frees, and what comes of them under a policy and a limit.
 #pragma once
 

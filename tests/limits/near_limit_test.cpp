@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where PyTorch's rules find room for a program, the arena finds it, too.
 //
 // WEIR_LIMIT_PROGRAMS chooses how many random programs are played, WEIR_LIMIT_SEED plays the one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds where a fault can be planted in C++ sources, and plants many faults in one text.
 
 A fault is an edit of the source that changes nothing until its number is chosen (switch.hpp). Edits are

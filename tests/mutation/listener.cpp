@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Says which planted faults each test came by: to the file WEIR_MUTANTS_TESTS names, a line a test
 // with its name, its milliseconds and the numbers. Linked into every test program of the build
 // `mutate`.

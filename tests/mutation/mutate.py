@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Plants faults in weir and counts which of them its tests notice.
 
     mutate.py [COMPONENT...] [--count N] [--seed S] [--only TEXT] [--jobs J]

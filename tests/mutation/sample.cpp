@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What test_cpp_mutants.py plants faults in: for every operator a line or two, and a print of what
 // it gave.
 #include <cstdio>

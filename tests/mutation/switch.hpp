@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Planted faults: what cpp_mutants.py writes into the sources calls these. Every fault is compiled
 // in and asleep; WEIR_MUTANT=<number> wakes one. This file is forced into every source of the build

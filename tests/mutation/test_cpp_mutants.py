@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Faults are planted where they should be, sleep until they are woken, and change what they say they change."""
 
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir's declarations of NVTX's extension for memory are those of the toolkit's header.
 #include <cstddef>
 

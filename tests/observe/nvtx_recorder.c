@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A tool of NVTX that writes down what it is told of memory, a line a call.
  *
  * Its structures are written out from the documentation of the protocol and not taken from weir, so

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a tool learns of an allocator's blocks: call by call, as a recorder of ours wrote it down.
 #include <dlfcn.h>
 #include <gtest/gtest.h>

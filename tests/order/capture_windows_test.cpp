@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stream_order by itself: captures that another thread begins between the allocator's question and
 // its next call, and streams that end or come back in between.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that multiply sparse matrices, each on a stream of its own, as PyTorch's
 // test_cusparse_multiple_threads_same_device does: blocks of the main stream are used elsewhere,
 // and nobody is told. Meanwhile memory is short, calls fail, graphs are captured, and others free.

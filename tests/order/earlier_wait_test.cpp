@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Uses on a stream that waited for the stream of the request before the request was made: right
 // wherever memory stays with its stream, since a request adds nothing to what its stream waits for.
 #include <gtest/gtest.h>

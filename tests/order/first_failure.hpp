@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What went wrong first in a program whose checks run on several threads.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events and waits, with a vector clock for every stream that says what they amount to.
 #include "happens_before.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The happens-before relation of a program, as its generator knows it: one vector clock a stream.
 #pragma once
 

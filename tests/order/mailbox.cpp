@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks and waits on their way between programs that run at once.
 #include "mailbox.hpp"
 

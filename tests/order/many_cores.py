@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs test programs over and over on every core, each time with seeds of their own, until time is up.
 
     many_cores.py --seconds 300 build/release/tests/order/order_tests build/release/tests/heap/heap_tests

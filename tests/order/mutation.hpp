@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deliberate mistakes in the ordering code, so that tests can show that they would notice them.
 #pragma once
 

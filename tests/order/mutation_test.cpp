@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every deliberate mistake in the ordering code is found by the random programs, and nothing is
 // found without one.
 #include <gtest/gtest.h>

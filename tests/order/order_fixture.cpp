@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choosing a machine and an allocator, and the last checks of both.
 #include "order_fixture.hpp"
 

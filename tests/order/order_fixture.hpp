@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a random program runs on: a small simulated GPU with the oracle on, and an allocator.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pending_frees by itself: what a recorded block waits for, and when it is given back.
 #include "order/pending_frees.hpp"
 

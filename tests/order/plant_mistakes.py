@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Copies the sources of stream order, placement and heap with deliberate mistakes in them.
 
     plant_mistakes.py SRC OUT

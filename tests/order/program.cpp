@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks: allocated, written and verified by kernels, shared between streams, freed in every way.
 #include "program.hpp"
 #include "support/sizes.hpp"

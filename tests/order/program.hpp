@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A random program over streams, threads, pools and graphs that uses an allocator as it should.
 #pragma once
 

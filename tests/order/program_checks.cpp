@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The allocator's statistics, snapshots and metadata against the program's own model of them.
 #include "program.hpp"
 

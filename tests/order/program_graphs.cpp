@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures with memory of their own, and the replays of what was captured.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens around the blocks: streams come and go, pools, limits; memory is released; work
 // advances.
 #include <utility>

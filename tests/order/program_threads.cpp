@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What lies between programs: blocks that are sent, and waits that are queued later than they might
 // be.
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random programs that are ordered as they should be, with every use declared or none: no hazard,
 // no wrong byte, no wrong statistic.
 //

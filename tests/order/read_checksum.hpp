@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All that the kernels of a program have read, as one number.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The smallest programs that show the bugs which the random ones have found.
 #include <gtest/gtest.h>
 

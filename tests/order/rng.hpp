@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A random number generator whose choices depend on the seed alone, on every machine.
 #pragma once
 

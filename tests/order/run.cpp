@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole programs: how their threads are scheduled, and what must be true in the end.
 #include "run.hpp"
 

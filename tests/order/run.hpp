@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole programs, from an empty machine to the last check of it.
 #pragma once
 

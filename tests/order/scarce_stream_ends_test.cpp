@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of a stream that nobody met, while the host has no memory to remember it.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads of which one runs at a time: real ones, with their own thread-local state, in a
 // repeatable order.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of a sparse product, and the memory between them.
 #include "sparse_products.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of sparse matrices on a simulated GPU, as far as memory is concerned: who takes what,
 // which kernels use it, and when it is freed.
 #pragma once

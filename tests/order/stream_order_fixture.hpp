@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated GPU for tests of stream_order by itself.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stream_order by itself: when marks are worth it, which are made, and what a driver in trouble
 // does to them.
 #include <cstddef>

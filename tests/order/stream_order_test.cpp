@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stream_order by itself: when what was freed may leave its stream.
 #include <cstdint>
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Polling and waiting for the streams of a stream_order whose owner notes what it is asked.
 #include "order/stream_waiter.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Uses that nobody declared: the smallest programs that are right under an allocator that keeps
 // freed memory to its stream, and stay right though ours does not keep it there.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shared library needs nothing but the C and C++ run time, and shows nothing but weir."""
 
 import re

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program outside weir that uses it: a simulated machine, its driver table, and a thrown error.
 // It includes all of weir, so that a header which is not installed is missed.
 #include <cstdio>

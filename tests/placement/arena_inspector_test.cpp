@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What can be asked about an arena's records, and what the check of them finds.
 #include "placement/arena_inspector.hpp"
 

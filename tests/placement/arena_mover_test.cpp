@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Carrying out plans with the driver: what is mapped, what is told, and what a failure leaves.
 #include "placement/arena_mover.hpp"
 

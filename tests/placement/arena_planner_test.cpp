@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a plan consists of: windows, and the handles that fill their gaps.
 #include "placement/arena_planner.hpp"
 

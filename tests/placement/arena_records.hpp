@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of an arena's parts share: its records, laid out by hand, without an arena.
 #pragma once
 

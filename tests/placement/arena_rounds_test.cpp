@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An arena whose requests repeat: its blocks come to lie where they can stay.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The blocks of an arena by themselves: cutting, joining, queues by epoch, and holes.
 #include "placement/arena_runs.hpp"
 

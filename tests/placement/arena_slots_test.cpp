@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which handle is where: current places, mappings that were left behind, and numbers.
 #include "placement/arena_slots.hpp"
 

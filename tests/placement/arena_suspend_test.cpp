@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An arena whose memory goes away and comes back: places, contents, books, and failures half-way.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What goes when an arena is suspended, what comes back, and what is counted.
 #include "placement/arena_suspender.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An arena by itself: which room it chooses, and whose memory it takes for it.
 #include "placement/arena.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which store its traits stand for, and what all stores of an allocator share.
 #include "placement/backing_store.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records: their numbers, their recycling and what they cost.
 #include "placement/block.hpp"
 #include "support/system_limit.hpp"

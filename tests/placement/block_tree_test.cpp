@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tree of blocks, against a sorted set.
 #include "placement/block_tree.hpp"
 

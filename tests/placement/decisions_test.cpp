@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which decisions the stores make, step by step, pinned by digests: seeded random programs are
 // played against every kind of store, and all that can be seen of each step is compared with what
 // decisions.txt says. The other tests of this folder say what must be true; this one says that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The index of free runs, against a walk over all of them.
 #include "placement/fit_index.hpp"
 #include "support/sizes.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules of growth by themselves.
 #include "placement/growth.hpp"
 

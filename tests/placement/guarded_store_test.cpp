@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The debug policy's store by itself: where blocks lie, what is found, when memory goes.
 #include "placement/guarded_store.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Indexes where the host has no memory: what they cannot enter stays out, and nothing else is lost.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cells by class of length, against a set.
 #include "placement/length_classes.hpp"
 

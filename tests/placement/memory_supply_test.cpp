@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the driver can still give, told without creating memory in vain.
 #include "placement/memory_supply.hpp"
 

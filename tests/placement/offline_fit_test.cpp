@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Best fit with known lifetimes: which gap a block gets, and what a period changes.
 #include "placement/offline_fit.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sorted keys in leaves, against a set.
 #include "placement/ordered_keys.hpp"
 

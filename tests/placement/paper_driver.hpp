@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory calls of a driver on paper: addresses and sizes with nothing behind them.
 #pragma once
 

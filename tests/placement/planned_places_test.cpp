@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where blocks go that were planned, and when there is a plan.
 #include "placement/planned_places.hpp"
 

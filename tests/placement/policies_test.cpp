@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorded programs through the whole allocator on a simulated H200: how much it reserves for what
 // is asked of it, and how much time goes to the driver. Simulated time, so nothing here depends on
 // the machine that runs the test.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs that make the same requests in every step, through the whole allocator on a simulated
 // H200: what moves at first must not move for ever.
 #include <gtest/gtest.h>

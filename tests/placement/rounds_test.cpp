@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounds of requests by themselves: which are noticed, and where their blocks are planned to lie.
 #include "placement/rounds.hpp"
 

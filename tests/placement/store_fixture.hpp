@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of single stores share: a small machine, and what a store tells.
 #pragma once
 

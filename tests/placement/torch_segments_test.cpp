@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch's segments by themselves: what they cost, how they end, how large they get.
 #include "placement/torch_segments.hpp"
 

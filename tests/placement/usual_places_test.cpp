@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where blocks go while there is plenty of memory.
 #include "placement/usual_places.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which of the windows over runs and holes is the best.
 #include "placement/window_search.hpp"
 

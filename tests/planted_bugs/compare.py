@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Memory bugs planted in a PyTorch program, and which tool finds each: the second table of docs/debugging.md.
 
     compare.py [--only BUG,BUG] [--out FILE.md]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bugs that programs have with GPU memory, planted one at a time, and what finds each of them: the
 // table of docs/debugging.md.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel of the planted bugs: writes four bytes where it is told, after a while.
 #include <cuda_runtime.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A library that keeps pointers of every thread, for thread_word_test.cpp.
 #include <memory>
 

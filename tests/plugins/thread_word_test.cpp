@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pointers that another library keeps for every thread, found in one that is loaded like torch's.
 #include <dlfcn.h>
 #include <gtest/gtest.h>

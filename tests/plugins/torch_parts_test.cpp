@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The torch plug-in's own parts: rings, counters, devices by page, snapshots in torch's terms.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

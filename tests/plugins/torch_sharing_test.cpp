@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The torch plug-in between processes: handle strings, descriptors, mapped memory.
 #include <fcntl.h>
 #include <gmock/gmock.h>

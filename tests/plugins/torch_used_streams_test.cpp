@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The streams that the torch plug-in sees torch hand out round robin.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

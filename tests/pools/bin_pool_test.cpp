@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bin_pool: sizes, reuse, order, limits, and what it says to bad input.
 #include "weir/pool/bin_pool.hpp"
 

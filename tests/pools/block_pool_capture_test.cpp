@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools that cache freed blocks beside captures: every capture stays valid, and all is waited for.
 #include <atomic>
 #include <optional>

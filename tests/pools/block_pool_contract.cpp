@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the pools that cache freed blocks promise, checked by what streams read; for any machine.
 #include <array>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that one thread is releasing while another one asks for memory.
 #include <atomic>
 #include <optional>

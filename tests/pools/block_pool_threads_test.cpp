@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools that cache freed blocks, with many threads at once and with every driver call failing once.
 #include <atomic>
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools that wait for streams: meanwhile every other call goes on, and streams can end.
 #include <atomic>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // block_table: which block an address is, and what is said where it is none.
 #include "pools/block_table.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // buffer_pool: takes and returns on two devices, bounds by bytes and age, exact counters.
 #include "weir/pool/buffer_pool.hpp"
 

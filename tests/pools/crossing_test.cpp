@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What must be done before a cached block leaves its stream: the rule that a pool was made with.
 #include <atomic>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program of the pool tests: tests, or a child process of one.
 #include <gmock/gmock.h>
 

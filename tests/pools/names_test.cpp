@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a user may print of pools: names, statistics, configurations.
 #include <sstream>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pinned_pool: what the host may do with memory that streams have used.
 #include "weir/pool/pinned_pool.hpp"
 

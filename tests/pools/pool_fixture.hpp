@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated machine for the pools that cache freed blocks, and how to read its counters.
 #pragma once
 

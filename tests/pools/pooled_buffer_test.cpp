@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pooled_buffer: what it owns, for how long, and whom it outlives.
 #include "weir/pool/pooled_buffer.hpp"
 

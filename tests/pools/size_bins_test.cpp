@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // size_bins: which cached block is found, and that nothing is read that is none.
 #include "pools/size_bins.hpp"
 

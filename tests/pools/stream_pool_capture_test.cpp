@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream pools and captures: allocations become nodes of the graph, and no call breaks a capture.
 #include "pools/stream_pool_fixture.hpp"
 

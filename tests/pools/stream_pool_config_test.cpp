@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream pools: what one is to be, what it has from the start, its attributes and its figures.
 #include "pools/stream_pool_fixture.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream pools where things go wrong: failing calls, missing abilities, lost devices, fork, the
 // end.
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of stream pools work with: a runtime on the machine under test, and a simulated
 // machine whose driver can be made to fail.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream pools: allocating and freeing in stream order, owners, wrong use, maximum, closing.
 #include <string>
 #include <thread>

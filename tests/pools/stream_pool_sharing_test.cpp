@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream pools between processes: the pool as a descriptor, its pointers as opaque bytes.
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream pools and the streams of their allocations: of other devices, of other threads, at their
 // end; and what a pool waits for meanwhile.
 #include <barrier>

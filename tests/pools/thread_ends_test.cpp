@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Default streams of threads that end: what they freed is anybody's once their work is done.
 #include <thread>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bin_pool on memory of somebody else: what it asks of its upstream, and what it says of it.
 #include <atomic>
 #include <functional>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A function that calls the next of its name; the last library of the chain has LAST. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

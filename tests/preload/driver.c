@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ways in which programs find the driver. */
 #define _GNU_SOURCE
 #include "driver.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The driver's functions as a program that knows nothing of weir has them: no toolkit is needed. */
 #pragma once
 

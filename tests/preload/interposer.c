@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Another preloaded library that stands in front of a driver call, as tools do. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program that is linked with the driver. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program without CUDA: what dlsym does for it, with and without what weir preloads. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The replaced functions in one process, on a simulated machine's table.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A CUDA program that knows nothing of weir: program WAY SCENARIO [ARGUMENT].
  *
  * What it prints does not depend on addresses, so that two runs can be compared. */

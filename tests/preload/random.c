@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A random CUDA program: random SEED STEPS. Its answers, which hold no addresses, must be the same
  * with and without weir. During a capture nothing asynchronous is allocated or freed: that would be
  * the graph's. */

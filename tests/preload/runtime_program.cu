@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program of the CUDA runtime that knows nothing of weir: runtime_program SCENARIO.
 //
 // What it prints does not depend on addresses, so that two runs can be compared.

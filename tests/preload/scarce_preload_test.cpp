@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The replaced functions where the host has no memory: whichever allocation fails, the program goes
 // on, and no memory is lost.
 #include <gtest/gtest.h>

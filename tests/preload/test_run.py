@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir run on programs that know nothing of weir, on the simulator's driver library."""
 
 import argparse

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir run beside a real driver: programs of the CUDA runtime and of the driver's interface, PyTorch, CuPy,
 compute-sanitizer and MPS. What the machine does not have is skipped.
 

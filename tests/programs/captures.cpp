@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Beginning, filling and ending captures.
 #include "captures.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures that are under way in a mixed program.
 #pragma once
 

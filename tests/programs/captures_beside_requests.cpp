@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that capture streams, and threads that end, beside requests of others.
 #include "captures_beside_requests.hpp"
 

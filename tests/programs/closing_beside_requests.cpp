@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that use an allocator until it is closed under them.
 #include "closing_beside_requests.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocators that are closed beside requests of other threads.
 #pragma once
 

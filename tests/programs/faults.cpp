@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choosing what fails, and in which calls.
 #include "faults.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that fail once: host memory that runs out, and driver calls that answer an error.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replaying and destroying graphs.
 #include "graphs.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captured graphs of a mixed program, and their replays.
 #pragma once
 

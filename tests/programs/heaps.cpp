@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choosing an allocator's options, its groups and pools, and where a request goes.
 #include "heaps.hpp"
 

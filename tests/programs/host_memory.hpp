@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory that fails on request; without effect under ThreadSanitizer, which replaces operator
 // new itself.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams, events and waits, with a vector clock for every stream.
 #include "lanes.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The streams of a mixed program, of every kind and on both devices, and the order of their work.
 #pragma once
 

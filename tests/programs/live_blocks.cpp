@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocating, using and freeing blocks.
 #include "live_blocks.hpp"
 

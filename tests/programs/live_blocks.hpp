@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The live blocks of a mixed program, each with a pattern that kernels write and verify.
 #pragma once
 

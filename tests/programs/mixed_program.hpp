@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A random program that mixes everything weir offers, used as it should be.
 #pragma once
 

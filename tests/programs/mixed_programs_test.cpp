@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random programs that mix streams of every kind, captures, suspended memory, pools, peers and
 // failing calls: no hazard, no wrong byte, no broken capture, nothing left in the end.
 //

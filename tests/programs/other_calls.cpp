@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What may disturb captures and the order of memory.
 #include "other_calls.hpp"
 

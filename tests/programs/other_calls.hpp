@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls of an allocator that allocate and free no blocks: releasing, limits, inspection, streams.
 #pragma once
 

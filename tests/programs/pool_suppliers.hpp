@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pools of a mixed program: bin pools, pinned pools and stream pools.
 #pragma once
 

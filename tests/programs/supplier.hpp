@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a mixed program allocates blocks from: an allocator or a pool of weir.
 #pragma once
 

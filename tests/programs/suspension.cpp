@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which memory is suspended or resumed, and in which way.
 #include "suspension.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Suspending and resuming memory of a mixed program's allocators.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Using unified buffers and device vectors beside everything else.
 #include "unified_memory.hpp"
 

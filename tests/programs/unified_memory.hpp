@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unified buffers and device vectors of a mixed program.
 #pragma once
 

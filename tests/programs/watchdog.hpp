@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A watchdog that ends the process with a message when a program hangs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Creating the simulated machine, and a driver table that never lacks host memory.
 #include "world.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulated machine that a mixed program runs on, and the record of what went wrong.
 #pragma once
 

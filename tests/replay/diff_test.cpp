@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two recordings compared.
 #include "replay/diff.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fits: the least memory with which a policy plays a script to its end.
 #include "replay/fit.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of a replay by themselves: patterns, turns, the meter and the driver's pool.
 #include <gtest/gtest.h>
 

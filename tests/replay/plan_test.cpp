@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Offline plans: valid always, optimal where the optimum is known.
 #include "replay/plan.hpp"
 

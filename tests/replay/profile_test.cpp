@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Profiles: every step has its cause, and what it cost the driver.
 #include "replay/profile.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays on a driver that is opened as a real one is; a simulated machine is behind it.
 #include <gtest/gtest.h>
 #include <time.h>

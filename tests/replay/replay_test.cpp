@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays: the figures of recorded programs, and what a replay promises about itself.
 #include "replay/replay.hpp"
 

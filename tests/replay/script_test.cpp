@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of a recording is played, and when blocks are free.
 #include "replay/script.hpp"
 

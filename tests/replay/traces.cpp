@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading and making recordings for tests.
 #include "replay/traces.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The recorded traces that the tests of the component replay play.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """benchmarks/gpu_report.py says what happened, and fails when anything did."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs for PyTorch survive what happens under them, and say so; torch itself is not needed."""
 
 import json

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two runs in one page: both whole, and what differs between them.
 #include "report/differences.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The history of a recording: blocks, physical memory, groups, resolutions, the blocks kept.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The data of a page, unpacked as the browser does it: every figure in its place.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

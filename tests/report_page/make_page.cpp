@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the report of a made-up recording, for tests in a browser, or the recording itself:
 //   report_page_maker KIND EVENTS FILE[.weirtrace|.pickle]
 //   report_page_maker read RECORDING FILE

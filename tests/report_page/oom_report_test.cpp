@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that failed, explained: every figure, and each verdict to the word.
 #include "report/oom_report.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page as a whole: what it carries, what it keeps out, how large it may get.
 #include "report/page.hpp"
 

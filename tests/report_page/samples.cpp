@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recordings made up for tests of the report.
 #include "samples.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that suspends memory on the simulated machine, recorded and reported.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

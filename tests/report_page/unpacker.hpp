@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads what a page carries, as the browser does.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of resources: the order of streams, threads and captures.
 #include <random>
 #include <thread>

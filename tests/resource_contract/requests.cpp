@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of resources: requests and frees, and what is refused.
 #include "resource_contract/resource_test.hpp"
 #include "weir/resource/plain_resource.hpp"

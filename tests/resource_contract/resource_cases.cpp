@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The list of allocating types, with settings that make each do what it is for.
 #include "resource_contract/resource_cases.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every allocating type there is, as a resource that the contract is checked with.
 #pragma once
 

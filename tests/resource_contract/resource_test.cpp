@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening a resource on the machine under test, and judging.
 #include "resource_contract/resource_test.hpp"
 

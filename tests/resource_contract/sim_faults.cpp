@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contract of resources: drivers that refuse, devices that stop, drivers that go. Simulated only.
 #include "resource_contract/resource_test.hpp"
 #include "weir/sim/machine.hpp"

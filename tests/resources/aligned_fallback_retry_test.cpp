@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The adaptors that change what the upstream is asked: aligned, fallback, retry.
 #include <stdexcept>
 #include <thread>

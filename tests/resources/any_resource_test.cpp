@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // any_resource: what it holds, how it compares, and that empty ones say so.
 #include "resources/resources_fixture.hpp"
 #include "weir/allocator/caching_allocator.hpp"

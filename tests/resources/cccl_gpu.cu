@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Thrust and CUB on a GPU, with their temporary memory from weir: by allocator and by cuda::mr.
 #include <gtest/gtest.h>
 #include <thrust/device_ptr.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuda::mr: the concepts hold (static_asserts of the header), and the calls do what they say.
 #include "weir/resource/cuda_mr.hpp"
 

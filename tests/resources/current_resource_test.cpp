@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The current resource: one a device, a thread's own before it, and a default.
 #include <thread>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // plain_resource and managed_resource: the driver's own memory.
 #include <sys/wait.h>
 #include <unistd.h>

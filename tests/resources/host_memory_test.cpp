@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was allocated goes back where the host has no memory to remember it with.
 #include <utility>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // limiting_resource: the budget holds, at every moment and for every thread.
 #include <atomic>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // logging_resource: RMM's rows, and a log whose troubles are its own.
 #include <sys/resource.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory without a stream: synchronous_resource, and std::pmr on top of it.
 #include <memory_resource>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated GPU with a stream, a resource that checks its users, and the errors reported
 // meanwhile.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every resource where the host has no memory: whichever allocation fails, it is told and nothing
 // is lost.
 #include <functional>

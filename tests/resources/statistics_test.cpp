@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // statistics_resource: exact numbers, in sections.
 #include <functional>
 #include <limits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tracking_resource: who is live, from where, and which frees are wrong.
 #include <dlfcn.h>
 #include <unistd.h>

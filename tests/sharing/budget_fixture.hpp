@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated card of 2 GiB and a folder for the pages of its budget.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Members of a budget: what they may have, who gives way to whom, and what a changed share does.
 #include <sys/wait.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page of a budget: what is refused, and that nothing in it is believed unseen.
 #include <fcntl.h>
 #include <sys/file.h>

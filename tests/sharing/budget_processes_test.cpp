@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several processes on one card: they give way to each other, and who is killed leaves nothing.
 #include <fcntl.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The socket under a link: whole messages, descriptors, deadlines, and ends that go away.
 #include <fcntl.h>
 #include <linux/filter.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything the other process may do wrong, by mistake or not: each is one error, and nothing
 // more.
 #include <arpa/inet.h>

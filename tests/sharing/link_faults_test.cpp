@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sharing on a machine whose calls fail: one error each, and nothing stays behind. Simulated only.
 #include <cstring>
 #include <optional>

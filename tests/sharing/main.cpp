@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sharing suite's program: tests, or another process of one.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Offers and imports over a link, with both ends in one process.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Links between processes of different PID namespaces. Simulated only: the processes are forked.
 #include <fcntl.h>
 #include <sched.h>

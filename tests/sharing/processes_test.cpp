@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two and three processes: memory, allocators' blocks, pools, legacy handles and events that both
 // see, and what happens when one of them dies.
 #include <signal.h>

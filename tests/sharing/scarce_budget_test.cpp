@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shares of a card where the host has no memory: whichever allocation fails, it is told, and no
 // place stays taken.
 #include "support/scarce_machine.hpp"

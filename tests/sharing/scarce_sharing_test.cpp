@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sharing where the host has no memory: whichever allocation fails, it is told, and what was
 // exported comes back.
 #include <thread>

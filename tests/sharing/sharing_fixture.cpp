@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening machines and links, and judging what was reported.
 #include "sharing/sharing_fixture.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A machine, a runtime over it, and links: to another process, to oneself, to a liar.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tickets and packets as bytes: what is written is read back, and nothing else is.
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Managed memory that is attached to streams or to the host, on a device without concurrent managed
 // access.
 #include "memory_fixture.hpp"

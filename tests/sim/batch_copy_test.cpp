@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies in batches: what is copied, what is refused, and which entry it was.
 #include <vector>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The book of blocks: what is said of a use, and of the blocks that lay there.
 #include "sim/block_book.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies on the device and over the bus: which bytes of boxes, which accesses, and how long.
 #include <algorithm>
 #include <numeric>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream capture: what becomes part of a graph, how streams join, what invalidates a capture.
 #include <chrono>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vector clocks: what includes what.
 #include "sim/clock.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting for work that is behind a device which faulted: the calls answer instead of hanging.
 #include <chrono>
 #include <future>

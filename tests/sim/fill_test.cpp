@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fills: which bytes they change, what they refuse, and when they are done.
 #include <algorithm>
 #include <array>

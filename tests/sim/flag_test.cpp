@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting for values in memory and writing them, where the memory cannot be used.
 #include <cstdint>
 

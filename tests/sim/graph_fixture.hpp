@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of captures, graphs and modules share: a machine with a current context.
 #pragma once
 

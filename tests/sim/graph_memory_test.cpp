@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graph memory: allocation nodes, their lifetimes, what is counted and trimmed.
 #include "graph_fixture.hpp"
 #include "support/this_process.hpp"

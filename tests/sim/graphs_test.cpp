@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs: building and launching them, and the races in them.
 #include <algorithm>
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of handles: which handle stands for what, and which for nothing.
 #include "sim/handles.hpp"
 

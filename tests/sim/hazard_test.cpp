@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hazards as text: what a report says, and what it advises.
 #include <gtest/gtest.h>
 

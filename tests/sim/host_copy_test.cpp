@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies between two places of the host that the machine knows nothing of.
 #include <numeric>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host waits for, and learns, when it waits for the legacy stream or asks about it.
 #include "memory_fixture.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine as a whole: progress, time, costs, faults, devices lost, lifetimes.
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Managed memory: where pages are, how they move, what advice does to that.
 #include <sys/mman.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of memory share: a machine with a current context, and a look at the address
 // space.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain, pinned and peer memory: sizes, capacity, life times, and what pointers say of themselves.
 #include <fcntl.h>
 #include <sys/mman.h>

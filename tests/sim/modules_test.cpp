@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules: which texts load, what their entries take, and how launches reach callables.
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of stream-ordered pools share: a machine that does nothing unless it is told to.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random programs over stream-ordered pools: the data survives, the oracle is silent, and the
 // pools' books are right after every step.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream-ordered pools of the simulated machine: who may reuse what was freed, and what is a
 // hazard.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream-ordered pools of the simulated machine in two processes.
 #include <fcntl.h>
 #include <gmock/gmock.h>

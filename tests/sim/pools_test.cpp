@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream-ordered pools of the simulated machine: growth, release, errors, several devices.
 //
 // The expectations are what an H200 with driver 580 (CUDA 13.0) does.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Access that is taken away while queued or finished work may still need it, or has not been waited
 // for.
 #include <utility>

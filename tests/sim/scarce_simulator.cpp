@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory that runs out inside the simulator: the call fails, and nothing else does.
 #include <functional>
 #include <string>

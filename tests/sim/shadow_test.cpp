@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shadow memory: which pairs of accesses are reported.
 #include "sim/shadow.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sharing between two real processes: memory handles and events.
 #include <fcntl.h>
 #include <sys/mman.h>

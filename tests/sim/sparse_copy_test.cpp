@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of memory that nobody wrote: what they hold, and that they touch no page.
 #include <sys/mman.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // User objects: who keeps them alive, and when their destructors run.
 #include <atomic>
 

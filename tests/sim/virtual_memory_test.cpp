@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Virtual memory: reservations, handles, mappings, access rights, and what travels as a descriptor.
 #include <fcntl.h>
 #include <sys/mman.h>

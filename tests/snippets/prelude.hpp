@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the examples of headers and documents use without showing where it comes from.
 #pragma once
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compiles every example in the public headers and the documents.
 
     snippets.py --root . --cxx g++ --cc gcc --scratch build/snippets

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """snippets.py finds each kind of example and names the place of those that do not compile.
 
     test_snippets.py [C++ compiler [C compiler]]

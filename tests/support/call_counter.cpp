@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The counting table: one thunk a row, made from the rows themselves.
 #include "support/call_counter.hpp"
 

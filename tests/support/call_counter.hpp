@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A table of driver calls that counts, row by row, how often a call succeeded and how often not.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream captures that must stay valid, whatever is done beside them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starting the second process, and messages with descriptors over the socket pair.
 #include "support/child_process.hpp"
 

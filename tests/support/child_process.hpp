@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A second process of the same test binary, and the socket that joins the two.
 //
 // A driver does not survive fork(), so the child is a fresh start of the binary: main() sees

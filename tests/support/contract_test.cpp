@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening the machine for a test and judging it afterwards.
 #include "support/contract_test.hpp"
 

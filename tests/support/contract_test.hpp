@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fixture of the contract suite, and the lists of calls that a driver must refuse.
 #pragma once
 

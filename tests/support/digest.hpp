@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A number that stands for all that a program was told.
 #pragma once
 

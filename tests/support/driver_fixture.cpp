@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Making, launching and undoing, for tests.
 #include "support/driver_fixture.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a contract test works with: the table, a current context, and things that clean themselves
 // up.
 #pragma once

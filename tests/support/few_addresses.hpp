@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a simulated device has where ThreadSanitizer leaves a program few addresses.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A disk without room: files of this process may not grow beyond a size.
 #pragma once
 

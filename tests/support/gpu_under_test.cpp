@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine under test is a GPU, reached through libcuda.
 #include <cstdlib>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The test kernels as PTX text, so that no build needs a CUDA compiler: the driver compiles them.
 #pragma once
 

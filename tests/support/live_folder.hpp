@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Live pages of a program's own: those of others are not seen, and what a crash leaves is not
 // theirs.
 #pragma once

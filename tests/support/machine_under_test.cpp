@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starting a machine: the same driver calls for both kinds.
 #include "support/machine_under_test.hpp"
 

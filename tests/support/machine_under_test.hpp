@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine that a test runs on: a simulated one or a real GPU, behind one face.
 //
 // A test binary links exactly one of sim_under_test.cpp and gpu_under_test.cpp; the tests

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // While it lives the system refuses to start threads, where that can be arranged.
 #pragma once
 

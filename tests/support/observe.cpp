@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Printing facts, one process a subject.
 #include "support/observe.hpp"
 

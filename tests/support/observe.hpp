@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Facts that a machine shows, printed as a table: what the simulator's figures are taken from.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting for the marks of a stream_order, as its owners do.
 #pragma once
 

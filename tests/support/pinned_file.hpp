@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What seeded programs came to before, line by line, in a file beside their test.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replaying a trace: time from the trace, costs from the simulated machine.
 #include "support/replay.hpp"
 

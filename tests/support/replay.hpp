@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recorded trace played through the allocator on a simulated H200, on the trace's own clock.
 #pragma once
 

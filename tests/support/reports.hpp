@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What went wrong: a result's code, and what reached the error handler meanwhile.
 #pragma once
 

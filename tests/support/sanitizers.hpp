@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sanitizers a test was built with, as values.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated machine under programs whose host runs out of memory. For programs that list
 // scarce_memory.cpp among their sources.
 #pragma once

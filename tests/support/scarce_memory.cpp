@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory that runs out.
 #include "support/scarce_memory.hpp"
 

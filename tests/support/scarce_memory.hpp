@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory that runs out. scarce_memory.cpp replaces operator new in the programs that list it
 // among their sources: not under ThreadSanitizer, which brings its own.
 #pragma once

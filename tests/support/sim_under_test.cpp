@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine under test is a simulated one, with two devices.
 #include <algorithm>
 #include <cstring>

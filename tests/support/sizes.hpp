@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes of memory where they are plain numbers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated machine with little memory: ThreadSanitizer leaves a program few addresses.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process that is short of addresses or of descriptors.
 #pragma once
 

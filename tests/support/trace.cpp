@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading traces: blocks and streams get numbers without gaps.
 #include "support/trace.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorded allocation traces, and what PyTorch reserved for them (traces/).
 #pragma once
 

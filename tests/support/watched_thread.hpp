@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A thread of a test, and whether it sleeps.
 #pragma once
 

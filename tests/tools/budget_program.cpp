@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program on a simulated card that it shares: for weir budget and weir top. Reads a line at a
 // time: "take MIB", "drop", "limit"; answers each with a line; ends with its input.
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON of the command: order of members, numbers, and bytes that are no text.
 #include "json.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that uses weir and waits until its input ends: for weir record and weir top. With an
 // argument it has a second allocator, whose memory goes from one stream to another.
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text of files and of other processes, as terminals get it.
 #include "printable.hpp"
 

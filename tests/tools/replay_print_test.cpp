@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The findings of weir replay as they are printed: every column, to the letter.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

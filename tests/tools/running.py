@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the tests of the command run it: nothing of the caller's own settings reaches it."""
 
 import atexit

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A library that the loader takes for libcuda, with a simulated machine inside. The environment
 // says what kind of driver it is:
 //

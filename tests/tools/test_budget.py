@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir budget and weir top without a process, on programs that share a simulated card."""
 
 import argparse

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir doctor as its users run it: exit codes, text and JSON, with every kind of driver."""
 
 import argparse

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Documents quote programs and their output; what they quote must be what there is."""
 
 import re

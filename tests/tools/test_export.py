@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir export as its users run it, and what the programs that read its files rely on."""
 
 import argparse

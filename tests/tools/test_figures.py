@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every figure that replay, report, diff, plan and export print, computed again from random traces.
 
 The traces are CSV traces, PyTorch snapshots with whole histories and with histories that begin in the middle, and

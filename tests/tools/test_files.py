@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What the command reads and writes: regular files, the standard streams, and nothing half."""
 
 import argparse

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir replay, plan, diff, record, top, help and completion as their users run them."""
 
 import argparse

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """weir report as its users run it: what it writes, when it does not, and its exit codes."""
 
 import argparse

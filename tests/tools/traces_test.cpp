@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the subcommands share: a trace's name, its warnings, and the line that shows progress.
 #include "traces.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Words of the command line: ranges and corrections.
 #include "words.hpp"
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs PyTorch's own tests of streams and threads, several processes at a time, on a card that another process fills.
 
     full_card.py PYTORCH/test/test_cuda.py --queue weir:50,native:50 --seconds 500 --json runs.json

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Preloaded into a program that uses the CUDA runtime: takes programmatic dependent launch off
  * every launch and, at the end, writes how many had it to the file that PDL_COUNTS names. With
  * PDL_KEEP it only counts. The structures are those of the runtime's header, written out because

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the tests of this folder under weir or under torch's own allocator, a process a file or a class of tests.
 
     run.py --allocator weir --json out.json [file...]

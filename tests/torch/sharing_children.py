@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the other process of test_sharing.py does; a module, so that a spawned process finds it.
 
 Which allocator it uses is in WEIR_TORCH_ALLOCATOR when it is started.

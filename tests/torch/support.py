@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every test file here uses: the allocator under test, and a unittest runner that leaves a record.
 
 WEIR_TORCH_ALLOCATOR chooses weir or native. With WEIR_TORCH_RECORD a line of JSON is appended to that

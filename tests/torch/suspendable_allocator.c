@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An allocator for torch.cuda.MemPool whose memory can be taken away and put back at the same
  * addresses, as inference servers do between requests; and NCCL's, where the process has it. The
  * driver's structures are written out because the machine may lack its header. One thread at a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache: reuse, empty_cache(), raw allocations, contents that stay what they were."""
 
 import random

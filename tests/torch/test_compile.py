@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.compile in its default mode and with CUDA graphs (mode="reduce-overhead", cudagraph trees)."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several GPUs: copies between them, kernels that reach each other's memory, streams of other GPUs."""
 
 import unittest

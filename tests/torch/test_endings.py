@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process ends well whatever is still there, in whatever order it goes."""
 
 import concurrent.futures

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MemPools over other allocators, one that can be suspended and NCCL's; no_split and use_on_oom."""
 
 import atexit

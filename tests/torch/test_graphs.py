@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CUDA graphs: private pools, sharing them, replay beside other work, and what becomes of the memory."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OutOfMemoryError, what happens before and after it, and the memory fraction."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.cuda.MemPool and use_mem_pool(), and weir.torch.mem_pool() inside torch's own allocator."""
 
 import gc

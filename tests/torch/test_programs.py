@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole programs: cuDNN's search, cuBLAS, training with reproducible results, pinned copies, libraries."""
 
 import gc

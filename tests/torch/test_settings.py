@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PYTORCH_ALLOC_CONF and its run-time form, and the switches of the cache."""
 
 import collections

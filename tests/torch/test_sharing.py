@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that two processes share, through torch.multiprocessing.
 
 The other process uses the same allocator; under weir also torch's own, with and without expandable segments, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """memory_snapshot(), _record_memory_history(), _snapshot() and _dump_snapshot()."""
 
 import inspect

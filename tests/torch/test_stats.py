@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """memory_stats(), memory_allocated(), memory_reserved(), their peaks and their resets."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory and streams: reuse in order, record_stream(), and no two streams in the same bytes."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Suspended memory: weights, optimizer states and caches leave the card and come back, bit for bit."""
 
 import concurrent.futures

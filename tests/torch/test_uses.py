@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Uses on streams that nobody declared, found when the memory is freed: weir.torch.watch_uses()."""
 
 import support

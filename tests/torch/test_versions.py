@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What only some versions of torch have: each test is skipped where this torch lacks it."""
 
 import gc

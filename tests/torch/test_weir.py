@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What weir adds: weir.torch's own functions, and the plug-in interface that any torch has."""
 
 import concurrent.futures

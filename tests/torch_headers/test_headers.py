@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compiles the PyTorch extension against the headers of several versions of torch, without linking it.
 
     WEIR_TORCH_HEADERS=/venvs/torch2.9/lib/python3.12/site-packages/torch/include:/unpacked/torch2.14/include \

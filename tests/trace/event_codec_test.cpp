@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events as bytes: what each column may say, and what is refused.
 #include "trace/event_codec.hpp"
 

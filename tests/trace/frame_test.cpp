@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames and the files that they are written to: what stands around the contents.
 #include "trace/frame.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Live pages: what `weir top` reads of a running allocator.
 #include "weir/trace/live_page.hpp"
 

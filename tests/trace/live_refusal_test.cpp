@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `weir top` can say of a file that is no live page though it looks like one.
 #include <fcntl.h>
 #include <gtest/gtest.h>

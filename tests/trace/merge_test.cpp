@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records of many threads become one order that can have happened, with all that they say.
 #include "trace/merge.hpp"
 

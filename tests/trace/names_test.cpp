@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames of names: entries of tables, and what is refused.
 #include "trace/names.hpp"
 

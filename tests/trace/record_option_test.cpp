@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recording, and live pages, because the options or the environment say so.
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The recorder: everything that happened is in the file, in an order that can have been.
 #include "weir/trace/recorder.hpp"
 

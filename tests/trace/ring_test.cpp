@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A thread's ring: what it holds, when it is full, and what its reader gets.
 #include "trace/ring.hpp"
 

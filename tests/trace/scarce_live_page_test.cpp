@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Live pages where the host has no memory: whichever allocation fails, it is told, and no page, no
 // name and no descriptor stays.
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The recorder and tags where the host has no memory: whichever allocation fails, it is an error.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stacks: the frames of the caller, by name, each stack once.
 #include "trace/stacks.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Traces, recorders and live pages as text.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // .weirtrace files: what is written is read back; what is cut, damaged or hostile gives what is
 // whole.
 #include "trace/trace_file.hpp"

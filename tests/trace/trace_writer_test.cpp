@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records of threads as events of a file: their times, and the tables that they need.
 #include "trace/trace_writer.hpp"
 

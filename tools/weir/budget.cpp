@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir budget: the shares of each card, shown and changed.
 #include <fmt/format.h>
 

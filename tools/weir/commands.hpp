@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The subcommands of `weir`: each adds itself to the application.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir completion: what shells need to complete weir's words, from the same source as --help.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir diff: what two recorded programs held at most, and what of it grew.
 #include "replay/diff.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir doctor: the driver and devices that are here, and the features of weir that work with them.
 #include <fmt/core.h>
 

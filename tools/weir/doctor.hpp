@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The findings of `weir doctor` about a machine, before anything is printed.
 #pragma once
 

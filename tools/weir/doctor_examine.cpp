@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir doctor: opens a machine, examines it and comes to a verdict about it.
 #include <sys/resource.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir doctor: tries out, on one device, each thing that weir is built on.
 //
 // A device says by its attributes what it should be able to do. Containers, permissions and drivers

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir export: a recording in another program's format.
 #include <fmt/core.h>
 

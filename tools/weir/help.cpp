@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir help: what --help says, and the manual page from the same source.
 #include <fmt/format.h>
 

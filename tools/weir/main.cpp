@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command `weir`: chooses the subcommand and turns every outcome into an exit code.
 #include <cerrno>
 #include <csignal>

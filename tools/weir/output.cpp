@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Output files: what may be written to, and what an interrupted command leaves behind.
 #include "output.hpp"
 

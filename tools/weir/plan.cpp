@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir plan: where a recorded step's blocks could lie if all of it were known before.
 #include "replay/plan.hpp"
 

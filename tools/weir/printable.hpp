@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text of files and of other processes, on its way to a terminal.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of weir top: who holds what of which card, and how that went.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir record: runs a program so that weir in it records what it does.
 #include <fcntl.h>
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir replay: what other policies would have needed for a recorded program.
 #include "replay.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The findings of `weir replay`, before anything is printed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir replay: its findings as a table, as CSV and as JSON.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir replay --profile: where a replay's time went, as tables, as CSV and as JSON.
 #include <fmt/format.h>
 

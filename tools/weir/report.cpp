@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir report: a recording as one HTML file that opens anywhere.
 #include <fmt/core.h>
 

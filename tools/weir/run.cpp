@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir run: runs a program that knows nothing of weir with its GPU memory from weir.
 //
 // The command becomes the program: exit code and signals are the program's own, and nothing of the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Looking at a program before it is started.
 #include "run_program.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `weir run` must know of the program, and where it finds what it preloads.
 #pragma once
 

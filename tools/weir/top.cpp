@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir top: the counters of a running process's allocators, or of all processes, again and again.
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the two forms of weir top share: one process in full, or all of them.
 #pragma once
 

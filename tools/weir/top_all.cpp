@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir top without a process: all of them, again and again.
 #include <fmt/format.h>
 #include <unistd.h>

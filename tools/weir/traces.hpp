@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the subcommands that read traces: reading them, naming them, printing errors.
 #pragma once
 

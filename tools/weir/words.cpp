@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Corrections of the command line's words.
 #include "words.hpp"
 

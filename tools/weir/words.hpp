@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Words of the command line: ranges as people write and read them, and what was meant.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The view in the page's address, after '#': a link shows what its sender saw. What it says and the page
 // does not know is ignored.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arena at one moment: addresses in rows, blocks on them, and below each row what is pinned.
 
 const rowHeight = 16;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What charts share: colours by theme, canvases that follow their box, axes, gestures.
 
 const palettes = {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two runs side by side: which of them is looked into, and what differs between them.
 
 // {label, values: [before, after], text} of all that both know, those of the replays of the same policies last.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that are dropped on the page, or opened: read here, and sent nowhere.
 
 const titleEndings = ['.gz', '.zst', '.weirtrace', '.trace', '.csv', '.log', '.pickle', '.pkl', '.snapshot'];

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The flame graph: memory by the stacks that asked for it, the outermost call at the top.
 
 const flameRow = 20;

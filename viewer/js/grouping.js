@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Groups of blocks by tag, size, stream, site and pool, and what ran out and was never freed, of a recording that the page
 // reads itself. src/report/groups.cpp, leaks.cpp and oom_report.cpp do the same.
 

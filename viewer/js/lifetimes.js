@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the events of a recording come to: the lifetimes of blocks and of physical memory. src/report/history.cpp does the
 // same.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run that the page makes of a recording by itself: memory over time and the blocks of every moment, in the pieces that
 // src/report/series.cpp, block_index.cpp and page.cpp make of it.
 

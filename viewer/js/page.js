@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page as a whole: what it says at the top, which moment is looked at, and the keys.
 
 class Page {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What fragments: pieces of physical memory that live blocks keep from being given back.
 
 // The pieces in use, in part: pages of `unit` bytes, or whole reservations if unit is 0. Each with

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recording that the page reads itself, and the reader of .weirtrace files: docs/trace-format.md, src/trace.
 //
 // Numbers are doubles: those of 2^53 and more, which no size is and no address should be, are not exact.

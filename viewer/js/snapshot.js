@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch's snapshots: the pickle as far as it is data, and the recording in it. src/formats/pickle.cpp and
 // torch_snapshot.cpp do the same.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store: pieces of the page, inflated when they are needed and forgotten when many others were.
 
 class Store {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables: policies side by side, how they do on a card, sites, what was never freed, and what ran out.
 
 function showPolicies(page) {

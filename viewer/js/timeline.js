@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory over time: the stacked chart, the strip with the whole recording, and the legend.
 
 const axisHeight = 18;  // below the chart, for the words of its axis

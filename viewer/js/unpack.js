@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading what src/report/pack.cpp packed.
 
 class Reader {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is open: one run at a time, in a page of its own, on elements of its own.
 
 class Viewer {

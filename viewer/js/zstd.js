@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Zstandard (RFC 8878), without dictionaries: recordings are compressed with it, and no browser has it everywhere.
 
 class ZstdError extends Error {}

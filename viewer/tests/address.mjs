@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The view in the page's address: what is seen there, and what is made of it.
 import assert from 'node:assert/strict';
 import { test, text, until } from './harness.mjs';

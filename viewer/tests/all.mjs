@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every test of the page, in the order in which they run.
 import './figures.mjs';
 import './views.mjs';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A card that was asked about: who fits on it, what is in the way, and its line in the chart.
 import assert from 'node:assert/strict';
 import { test, text, until } from './harness.mjs';

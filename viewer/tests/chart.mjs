@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the chart claims: lines that are true at every zoom, words that hide nothing, one meaning of a word.
 import assert from 'node:assert/strict';
 import { test, text } from './harness.mjs';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two runs on one page: their curves, what differs, and the way from one into the other.
 import assert from 'node:assert/strict';
 import { test, text, until } from './harness.mjs';

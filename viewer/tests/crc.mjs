@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CRC-32 of zlib, for tests: node has it only from version 22 on.
 const table = Uint32Array.from({ length: 256 }, (_, i) => {
   let value = i;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that are dropped on the page: what it makes of them is what weir report makes of them, to the last number.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';

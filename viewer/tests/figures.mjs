@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the page makes of its figures: reading them, finding moments and blocks, numbers as words.
 import assert from 'node:assert/strict';
 import { open, test } from './harness.mjs';

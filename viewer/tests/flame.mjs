@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The flame graph: which calls hold how much, and what a click shows.
 import assert from 'node:assert/strict';
 import { test, text } from './harness.mjs';

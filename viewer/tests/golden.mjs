@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the page looks like, whole: every element, every pixel, every stroke of a small recording.
 import { test } from './harness.mjs';
 import { expectGolden, goldenLines, openPacked, tiny } from './inside.mjs';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests in a real browser share: they open pages, look, and fail on anything the page says.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests see of a page that they made themselves: its elements, its pixels and its strokes, as text
 // that can be compared line by line with what is kept in golden/.
 import assert from 'node:assert/strict';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the page makes of recordings by itself, in small: the same cases as tests/report_page/history_test.cpp.
 import assert from 'node:assert/strict';
 import { test } from './harness.mjs';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages from figures that are given, as src/report packs them: tests that know every number need no
 // recording. What is packed, and in which order, is said in src/report/page.cpp.
 import { readFileSync } from 'node:fs';

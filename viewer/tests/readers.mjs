@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The readers of files that are dropped: what they make of every kind of damage, and that they always come to an end.
 import assert from 'node:assert/strict';
 import { crc32 } from './crc.mjs';

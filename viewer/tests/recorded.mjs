@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reports of made-up recordings, and what a reader does with them.
 import assert from 'node:assert/strict';
 import { open, options, pageOf, settle, shot, test as add, text, until } from './harness.mjs';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opens reports in a real browser and does with them what a reader does.
 //
 //   node report.mjs --maker PROGRAM [--chromium PATH] [--events N] [--shots FOLDER] [--only TEXT]

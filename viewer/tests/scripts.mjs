@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of the page's script that need no browser: run by node alone.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';

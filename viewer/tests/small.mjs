@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The figures of a small recording in which everything occurs, with numbers that can be worked out by hand.
 
 const KiB = 1024;

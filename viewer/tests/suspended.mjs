@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that was suspended: its band in the chart, in the legend and the tip, and in the story of a block.
 import assert from 'node:assert/strict';
 import { test } from './harness.mjs';

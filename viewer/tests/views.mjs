@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The views: what is seen of the timeline and the arena, and how gestures, keys and buttons move them.
 import assert from 'node:assert/strict';
 import { settle, test, text, until } from './harness.mjs';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames as the zstd program writes them, and what is in them.
 
 const random = (seed) => {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::allocator_options: what can be chosen when a caching_allocator is created.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::caching_allocator: device memory for any thread and any stream, in nanoseconds.
 //
 //   auto machine = weir::runtime::open().value();

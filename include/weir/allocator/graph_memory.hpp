@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::graph_memory: the memory of a captured graph, and weir::capture_notice for who captures
 // without it. Made by caching_allocator::begin_capture() and notice_captures().
 #pragma once

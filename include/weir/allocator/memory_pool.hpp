@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::memory_pool: memory of an allocator that is kept apart, and weir::pool_scope, which sends a
 // thread's requests there. Made by caching_allocator::create_pool().
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::segment_source: where a pool of an allocator gets its segments, if not from the driver.
 //
 //   std::shared_ptr<weir::segment_source> source = registered;  // ncclMemAlloc, a suspendable heap

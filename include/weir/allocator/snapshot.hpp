@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an allocator holds, of one moment: every block with its state, and the report of a request
 // that could not be met. Plain values; nothing here points into the allocator.
 #pragma once

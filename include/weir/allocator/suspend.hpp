@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Suspended memory: physical memory that goes back to the driver while its addresses, and the
 // blocks at them, stay. What caching_allocator and memory_pool take and answer for it.
 //

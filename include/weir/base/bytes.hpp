@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Byte sizes as a type: a count of bytes cannot be mistaken for a count of elements or an address.
 #pragma once
 

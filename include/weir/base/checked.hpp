@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arithmetic that refuses to wrap: an empty optional instead of a small wrong number.
 #pragma once
 

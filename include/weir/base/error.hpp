@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What can go wrong, in one vocabulary: codes, the error that carries one, and the exceptions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // WEIR_API: marks the symbols that the shared library shows; everything else stays hidden.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ids that do not mix: a device ordinal is no stream id, even though both are numbers.
 #pragma once
 

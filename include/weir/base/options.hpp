@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything about weir that can be tuned: one struct, made from the table in options.def.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes every value of weir that has a text, to_string(value), to a stream and, where the standard
 // library has std::format, through that: std::cout << allocator.stats(), std::format("{}", size).
 #pragma once

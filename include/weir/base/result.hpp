@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // result<T>: a value or an error, for calls that do not throw.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which weir this is: the version of the headers as macros, of the library as functions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies and fills: lines, boxes, batches, between devices; always on the stream of the call.
 //
 //   using namespace weir::literals;

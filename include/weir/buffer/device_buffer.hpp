@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // device_buffer: bytes from a resource, owned, in the order of a stream.
 //
 //   using namespace weir::literals;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // device_span<T>: address and number of elements on a device, for code that must not touch them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // device_vector<T>: elements in device memory, without a constructor running over them.
 //
 //   auto weights = weir::device_vector<float>::create(memory, host.size(), stream).value();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory that devices reach where it is: allocated for it, or registered afterwards.
 //
 //   auto flags = weir::mapped_buffer<int>::create(gpu, 64).value();    // zeros

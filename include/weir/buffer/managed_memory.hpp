@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Properties of managed memory: its placement, its attachment, and the advice the driver has.
 #pragma once
 

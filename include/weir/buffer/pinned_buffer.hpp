@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pinned_buffer<T>: elements in pinned host memory, from a pool, for copies at full speed.
 //
 //   auto pool = weir::pinned_pool::create(gpu).value();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // staging_buffer: pageable host memory to and from a device at the speed of pinned memory.
 //
 //   auto pool = weir::pinned_pool::create(gpu).value();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // unified_buffer<T>: elements that the host and devices see at one address, each when it is safe.
 //
 //   auto field = weir::unified_buffer<float>::zeroed(1 << 20, stream).value();

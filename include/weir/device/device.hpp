@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device of a runtime, what it can do, and the scope that makes its context current.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events: marks in the order of a stream; a pool of them; and the guard that keeps captures whole.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine that weir works on: a real driver or a simulated one, behind the same table.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams: a reference to anybody's stream, and a stream that weir owns.
 #pragma once
 

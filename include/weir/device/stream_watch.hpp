@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams that use memory but ask for none: how weir learns of them.
 //
 //   const weir::stream_ref copies{gpu, cuda_stream};   // a cudaStream_t that only copies

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Addresses and physical memory: reserve a range, create handles, map them, grant access.
 //
 // The functions of weir::vmm are the driver's virtual memory calls with their rules checked; they

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The seam to the machine: the table of driver calls, and how it is filled from libcuda.
 //
 // Everything above this header reaches a GPU only through a table. libcuda fills one (load()), and

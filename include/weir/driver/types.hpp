@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's types, declared here so that no CUDA toolkit is needed to build or to include weir.
 //
 // Names and values are the driver's ABI (CUDA 13.0); sizes, offsets and values are proven equal to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens to memory, as plain records, and the sink that receives them.
 #pragma once
 

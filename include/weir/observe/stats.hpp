@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The counters of an allocator: what is asked for, held and reserved, now and at most.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tags: what memory is for, so that counters, limits and reports can be told apart by it.
 #pragma once
 

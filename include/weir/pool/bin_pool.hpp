@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::bin_pool: device memory from a software pool, for drivers that have no pools.
 //
 //   auto pool = weir::bin_pool::create(gpu).value();

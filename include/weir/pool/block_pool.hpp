@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the pools have in common that cache freed blocks for the next request of their size.
 //
 // bin_pool hands out device memory this way, pinned_pool pinned host memory; buffer_pool is made of

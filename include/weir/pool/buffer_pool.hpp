@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::buffer_pool: typed buffers on all devices, taken and freed.
 //
 //   auto pool = weir::buffer_pool::create({.max_cached = 4_GiB, .max_idle_time = 30s}).value();

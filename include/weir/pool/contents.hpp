@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is in memory that was just allocated: contents::undefined or contents::zeroed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the owners of a pool's memory have in common: pooled_memory and stream_allocation.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::memory_source: where a bin_pool gets its blocks, if not from the driver.
 //
 //   auto below = weir::synchronous_resource::create(memory).value();

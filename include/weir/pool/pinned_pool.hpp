@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::pinned_pool: pinned host memory, cached for reuse.
 //
 //   auto memory = weir::pinned_pool::create(gpu).value();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of a block_pool or buffer_pool with an owner: untyped, and as an array of T.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::stream_pool is the driver's stream-ordered pool (cuMemPoolCreate, cuMemAllocFromPoolAsync),
 // with an owner for what it hands out.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An adaptor that aligns more strictly than its upstream.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Resources of weir as resources of cuda::mr, for CCCL 3.0 (CUDA 13.0) and all later ones.
 //
 //   auto pool = weir::caching_allocator::create(gpu).value();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The resource that a device's memory comes from where nobody names one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An adaptor that turns to a second resource where the first has no room.
 #pragma once
 

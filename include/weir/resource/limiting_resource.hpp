@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An adaptor that lets no more than so many bytes be allocated at a time.
 #pragma once
 

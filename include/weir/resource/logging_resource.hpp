@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An adaptor that logs every request, in the format of RMM's logs.
 #pragma once
 

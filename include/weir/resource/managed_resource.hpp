@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Managed memory as a resource: one cuMemAllocManaged and one cuMemFree for each request.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain device memory as a resource: one cuMemAlloc and one cuMemFree for each request.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A resource whose memory the host can use, as a std::pmr::memory_resource.
 //
 //   auto managed = weir::pmr_resource::create(weir::managed_resource::create(gpu).value()).value();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Resources: every type that hands out memory in stream order, behind one interface.
 //
 //   using namespace weir::literals;

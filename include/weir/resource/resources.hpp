@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All resources and adaptors at once.
 //
 // Adaptors stand on other resources and are resources themselves, so they can be stacked:

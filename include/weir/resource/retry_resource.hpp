@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An adaptor that calls the user to free memory before a request fails.
 #pragma once
 

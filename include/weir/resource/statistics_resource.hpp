@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An adaptor that counts: how much is allocated now, at most, and in total.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A resource and a stream as a C++ allocator, for libraries that take one: Thrust's temporaries.
 //
 //   weir::stream_allocator<char> temporaries{memory, stream};

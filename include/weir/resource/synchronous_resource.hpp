@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory outside of any stream's order, from a resource that has one.
 #pragma once
 

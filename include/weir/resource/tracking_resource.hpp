@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An adaptor that knows every live allocation and the stack that requested it.
 #pragma once
 

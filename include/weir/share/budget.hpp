@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::budget_member: processes that share a card and give way to each other.
 //
 //   auto memory = weir::caching_allocator::create(gpu).value();

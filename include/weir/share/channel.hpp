@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages with descriptors between two processes of one machine: a Unix socket with deadlines.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory, pools and events between processes: exported objects, the link they are offered over, and
 // imported ones.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tickets: the bytes that describe what one process exports to another. An importer checks them
 // all.
 #pragma once

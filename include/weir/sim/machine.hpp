@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::sim: a simulated machine with GPUs, for tests on computers that have none.
 //
 // A machine fills the same table of driver calls that libcuda fills (driver.hpp), so code above the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::live_page: an allocator's counters in shared memory, for other processes to read while it
 // runs.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // weir::recorder: writes what happens to an allocator's memory to a .weirtrace, while it happens.
 //
 //   auto recorder = weir::recorder::start("run.weirtrace").value();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recordings: what happened to a program's memory, read from a file or made by a recorder.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // .weirtrace files: recordings on disk. docs/trace-format.md describes every byte.
 #pragma once
 

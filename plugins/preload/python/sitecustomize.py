@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """weir run inside Python: weir is enabled when torch, cupy or numba.cuda is imported.
 
 `weir run` puts this folder in front of PYTHONPATH, so the interpreter imports this file when it starts. A

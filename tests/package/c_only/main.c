@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A C program that uses weir: a simulated runtime, its devices, and an error. */
 #include <stdio.h>
 #include <string.h>
