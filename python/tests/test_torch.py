@@ -5,6 +5,7 @@
 
 import gc
 import os
+import re
 import sys
 import tempfile
 import types
@@ -130,8 +131,12 @@ class Builds(unittest.TestCase):
             (Path(folder) / "include" / "cuda_runtime_api.h").touch()
             with unittest.mock.patch.dict(os.environ, {"WEIR_CACHE": folder, "CUDA_HOME": folder}), \
                     unittest.mock.patch.object(module, "_loaded", str), \
+                    self.assertLogs("weir.torch", "WARNING") as logged, \
                     self.assertRaises(RuntimeError) as caught:
                 module.enable()
+            self.assertRegex(logged.output[0], f"no built extension fits torch {re.escape(version)} .*there are none. "
+                                               "One is compiled now, which takes .* s with .* cores and happens once: "
+                                               f"it is kept in {folder}/torch")
             self.assertEqual(list(Path(folder, "torch").iterdir()), [])  # nothing is left of it
         self.assertIn("-std=c++20", fake.builds[0]["extra_cflags"])
         self.assertIn("module.cpp", {Path(source).name for source in fake.builds[0]["sources"]})

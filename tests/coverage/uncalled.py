@@ -161,7 +161,7 @@ def called_functions(source, build):
 # --- Python -----------------------------------------------------------------------------------------
 
 def python_functions(source):
-    for file in sorted((source / "python/weir").glob("*.py")):
+    for file in sorted((source / "python/weir").rglob("*.py")):
         path = os.path.relpath(file, source)
 
         def visit(node, scope):

@@ -9,9 +9,9 @@ graphs, torch.compile, MemPool and tensors between processes keep working, on we
 a program there is mem_pool(), and for versions of torch that enable() does not cover, pluggable().
 docs/pytorch.md is the guide.
 
-enable() covers torch 2.6 to 2.14 (CUDA), and tries later ones. It builds an extension against the installed
-torch, once: a compiler and ninja are needed, and the result is kept under ~/.cache/weir (WEIR_CACHE names
-another folder).
+enable() covers torch 2.6 to 2.14 (CUDA), and tries later ones. It loads an extension that was built for the
+installed torch (`python -m weir.torch_build` builds one ahead). Where none fits it compiles one, once: a
+compiler and ninja are needed, and the result is kept under ~/.cache/weir (WEIR_CACHE names another folder).
 """
 
 import contextlib
@@ -20,6 +20,7 @@ import functools
 import hashlib
 import importlib.machinery
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -33,14 +34,14 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, 
 
 import torch
 
-from . import _native, _suspend, _torch_suspend
-from ._errors import Error
-from ._machine import Runtime, options_text
-from ._machine import watch_stream as watch_native_stream
-from ._report import size_text
-from ._suspend import Progress, ResumeOutcome, SuspendOutcome, SuspendStats
-from ._torch_suspend import OutOfMemory, Target
-from ._uses import UndeclaredUse
+from .. import _native, _suspend, _torch_extension, _torch_suspend
+from .._errors import Error
+from .._machine import Runtime, options_text
+from .._machine import watch_stream as watch_native_stream
+from .._report import size_text
+from .._suspend import Progress, ResumeOutcome, SuspendOutcome, SuspendStats
+from .._torch_suspend import OutOfMemory, Target
+from .._uses import UndeclaredUse
 
 __all__ = ["COVERED", "OutOfMemory", "UndeclaredUse", "declare_suspendable", "enable", "is_enabled", "is_suspended", "mark",
            "mem_pool", "pluggable", "record", "release_stream", "report", "reserve_backup", "resume", "stats",
@@ -51,7 +52,7 @@ __all__ = ["COVERED", "OutOfMemory", "UndeclaredUse", "declare_suspendable", "en
 COVERED = ((2, 6), (2, 14))
 POLICIES = ("balanced", "throughput", "compact", "never_move", "classic", "classic_expandable")
 
-_MODULE = "_weir_torch"
+_MODULE = _torch_extension.MODULE
 _extension: Optional[ModuleType] = None
 _recorded: List[int] = []
 _declared: Set[Tuple[int, str]] = set()  # devices and tags that can be suspended
@@ -88,7 +89,7 @@ def enable(policy: Optional[str] = None, options: Union[str, Mapping[str, Any], 
                       f"{_covered()}. Its allocator interface fits; how it behaves is unknown.",
                       RuntimeWarning, stacklevel=2)
     extension.install(chosen, exportable)
-    from . import _torch_sharing  # imports torch.multiprocessing
+    from .. import _torch_sharing  # imports torch.multiprocessing
 
     _torch_sharing.install(extension)
     # The work of torch's streams counts though they may never allocate. The extension sees most of those that
@@ -121,7 +122,7 @@ def watch_uses(report: Optional[Callable[[UndeclaredUse], None]] = None) -> None
     but not under compute-sanitizer, where torch would then keep the memory of every tensor. docs/debugging.md says which
     uses are seen.
     """
-    from . import _torch_uses
+    from .. import _torch_uses
 
     _torch_uses.watch(report)
 
@@ -497,20 +498,40 @@ def _library() -> str:
 
 
 def _load(verbose: bool = False) -> ModuleType:
-    """The extension for this torch: from the cache, or built now."""
+    """The extension for this torch: built ahead, from the cache, or compiled now."""
     global _extension
     if _extension is None:
-        library = _library()  # loaded by now, and found again by its soname
-        path = _cache() / f"{_key(library)}.so"
-        _extension = _import(path) if path.exists() else _build(path, library, verbose)
+        this = _torch_extension.Torch(torch.__version__, str(torch.version.cuda), torch.compiled_with_cxx11_abi())
+        _extension = _built_ahead(this) or _cached_or_compiled(this, verbose)
     return _extension
 
 
-def _sources() -> Path:
-    for root in (_native.PACKAGE, _native.PACKAGE.parents[1]):
-        if (root / "plugins" / "torch" / "module.cpp").exists():
-            return root
-    raise RuntimeError("weir.torch: the sources of the torch plug-in are not where the package is")
+def _built_ahead(this: "_torch_extension.Torch") -> Optional[ModuleType]:
+    path = _torch_extension.find(this)
+    if path is None:
+        return None
+    try:
+        return _import(path)
+    except ImportError as problem:
+        warnings.warn(f"weir.torch: {path} was built for this torch and cannot be loaded ({problem}); it is compiled anew",
+                      RuntimeWarning, stacklevel=4)
+        return None
+
+
+def _cached_or_compiled(this: "_torch_extension.Torch", verbose: bool) -> ModuleType:
+    library = _library()  # loaded by now, and found again by its soname
+    path = _cache() / f"{_key(library)}.so"
+    if path.exists():
+        return _import(path)
+    reason = _torch_extension.mismatch(this)
+    missing = _torch_extension.missing_tools()
+    if missing:
+        raise RuntimeError(f"weir.torch: {reason}; and none can be compiled here without {' and '.join(missing)}. "
+                           f"{_torch_extension.advice()}")
+    logging.getLogger("weir.torch").warning(
+        "weir.torch: %s. One is compiled now, which takes %s and happens once: it is kept in %s. "
+        "`python -m weir.torch_build` does it ahead.", reason, _torch_extension.DURATION, path.parent)
+    return _build(path, library, verbose)
 
 
 def _cache() -> Path:
@@ -522,7 +543,7 @@ def _cache() -> Path:
 
 def _key(library: str) -> str:
     """Of everything that the extension is built from: another torch, Python, weir or source is another file."""
-    root = _sources()
+    root = _torch_extension.sources()
     digest = hashlib.sha256()
     for part in (torch.__version__, torch.version.cuda, str(torch.compiled_with_cxx11_abi()),
                  sysconfig.get_config_var("EXT_SUFFIX"), library):
@@ -544,17 +565,6 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def _cuda_headers(cuda_home: Optional[str]) -> str:
-    """The folder with cuda_runtime_api.h: of the toolkit, or of the packages that torch was installed with."""
-    folders = [Path(home) / "include" for home in (os.environ.get("CUDA_HOME"), cuda_home) if home]
-    packages = Path(torch.__file__).parents[1] / "nvidia"
-    folders += sorted(packages.glob("*/include"))
-    for folder in folders:
-        if (folder / "cuda_runtime_api.h").exists():
-            return str(folder)
-    raise RuntimeError("weir.torch: cuda_runtime_api.h is not found; CUDA_HOME names the CUDA toolkit")
-
-
 def _loaded(name: str) -> str:
     """The file of a library that torch has loaded."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
@@ -568,17 +578,18 @@ def _loaded(name: str) -> str:
 def _build(target: Path, library: str, verbose: bool) -> ModuleType:
     from torch.utils import cpp_extension
 
-    root = _sources()
+    root = _torch_extension.sources()
     target.parent.mkdir(parents=True, exist_ok=True)
     # In a folder of its own, and moved when it is whole: two programs may build at a time, and one that is
     # killed leaves nothing that another would wait for.
     with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent) as folder:
         try:
+            cuda = _torch_extension.cuda_headers(Path(torch.__file__).parents[1], cpp_extension.CUDA_HOME)
             # Not with_cuda: nothing is compiled for a device, and torch would ask which devices there are.
             module = cpp_extension.load(
                 name=_MODULE, build_directory=folder, verbose=verbose, with_cuda=False,
                 sources=[str(path) for path in sorted((root / "plugins" / "torch").glob("*.cpp"))],
-                extra_include_paths=[str(root / "include"), _cuda_headers(cpp_extension.CUDA_HOME)],
+                extra_include_paths=[str(root / "include"), str(cuda)],
                 # -fno-plt: a request makes two calls into libraries, a free as well.
                 extra_cflags=["-O2", "-std=c++20", "-fvisibility=hidden", "-fno-plt"],
                 # torch's own C++ run time by name: a compiler that would link another one into the
