@@ -174,10 +174,23 @@ class Allocators(Calls):
             self.expect(lambda: self.memory.deallocate(address, *given), (call, self.handle, address, *more))
         nothing = self.memory.allocate(0)
         self.expect(nothing.free)
+        address = self.memory.allocate(1000).release()
+        self.expect(lambda: self.memory.deallocate(address, self.stream, size=1000),
+                    ("weir_allocator_deallocate_sized", self.handle, address, 1000, stream))
+        address = self.memory.allocate(1000).release()
+        self.expect(lambda: self.memory.deallocate(address, size=1000),
+                    ("weir_allocator_size_of", self.handle, address, OUT), ("weir_allocator_free", self.handle, address))
+
+    def test_a_wrong_size_is_told_and_frees(self):
         for given in ((), (self.stream,)):
-            address = self.memory.allocate(1000).release()
-            self.expect(lambda: self.memory.deallocate(address, *given, size=1000),
-                        ("weir_allocator_deallocate_sized", self.handle, address, 1000, stream if given else None))
+            address = self.memory.allocate(1000, self.stream).release()
+            with self.assertRaisesRegex(weir.InvalidArgument, r"\(999 B\): the block was asked for with 1000 B") as caught:
+                self.memory.deallocate(address, *given, size=999)
+            self.assertEqual((caught.exception.code, caught.exception.name), (1, "invalid_argument"))
+            self.assertEqual(self.memory.stats().blocks.current, 0)
+            with self.assertRaises(weir.BadPointer):
+                self.memory.deallocate(address, *given, size=1000)
+        self.memory.deallocate(0, size=1000)  # nothing
 
     def test_asking(self):
         block = self.memory.allocate(1000, self.stream)

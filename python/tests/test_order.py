@@ -86,6 +86,10 @@ class Order(Case):
         self.expect_of_each(lambda pool, block: pool.deallocate(block.release(), self.other, size=SIZE), self.other,
                             left_out=(weir.BinPool, weir.BufferPool))
 
+    def test_deallocate_with_a_size_alone_is_in_the_order_of_the_blocks_stream(self):
+        self.expect_of_each(lambda pool, block: pool.deallocate(block.release(), size=SIZE), self.own,
+                            left_out=(weir.StreamPool, weir.BinPool, weir.BufferPool))  # the legacy stream's, and none
+
     def test_what_is_forgotten_is_free_in_the_order_of_its_stream(self):
         for pool, allocate in self.pools():
             with self.subTest(pool=type(pool).__name__):

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
 from . import _callbacks, _native, _stats, _suspend
 from ._block import Block, Memory
-from ._errors import Error, OutOfMemory
+from ._errors import Error, InvalidArgument, OutOfMemory
 from ._machine import (Device, Options, Owned, Runtime, Size, Stream, as_bytes, native_stream,
                        options_text, stream_argument)
 from ._native import lib, structure
@@ -119,12 +119,20 @@ class Allocator(Memory, close="weir_allocator_close"):
 
     def deallocate(self, ptr: int, stream: Any = None, *, size: Optional[int] = None) -> None:
         """Frees an address that Block.release() gave up: on the stream it was allocated for, or on
-        another. With `size`, also checks that it is what was asked for."""
-        if size is not None:
+        another. With `size`, also checks that it is what was asked for; InvalidArgument if not, and the
+        block is freed all the same."""
+        if size is None:
+            self._free(ptr, 0, stream, None)
+        elif stream is not None:
             with self._as_stream(stream) as known:
                 lib.weir_allocator_deallocate_sized(self._handle, ptr, size, known)
         else:
-            self._free(ptr, 0, stream, None)
+            # The call with a size takes no stream for the legacy one; the block's own is only known below.
+            requested = self.size_of(ptr) if ptr else size
+            lib.weir_allocator_free(self._handle, ptr)
+            if requested != size:
+                raise InvalidArgument("weir: invalid_argument: an argument has a value the call cannot take "
+                                      f"({size} B): the block was asked for with {requested} B", 1, "invalid_argument")
 
     def record_stream(self, ptr: Union[int, Block], stream: Any) -> None:
         """Work queued on `stream` until the block is freed may use it, too."""
