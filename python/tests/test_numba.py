@@ -63,6 +63,16 @@ class Numba(Case):
         # The 65th and the 129th found 64 that Numba had let go of; the last 64 lie there still.
         self.assertEqual((self.context.waits, self.stats().blocks.current), (2, 64))
 
+    def test_a_wait_that_fails_frees_nothing(self):
+        for _ in range(64):
+            self.manager.memalloc(MIB)
+        with unittest.mock.patch.object(self.context, "synchronize", side_effect=OSError("a capture is under way")):
+            self.assertRaises(OSError, self.manager.memalloc, 512)
+            gc.collect()
+            self.assertEqual((self.stats().requested.current, self.manager._released_bytes), (64 * MIB, 64 * MIB))
+        self.manager.memalloc(512)
+        self.assertEqual((self.context.waits, self.stats().requested.current), (1, 512))
+
     def test_large_memory_does_not_pile_up(self):
         bound, kept = GIB // 8, []
         for before in range(3):

@@ -146,9 +146,16 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
                 or self._released_bytes > _MOST_MEMORY * self._memory.device.info.total_memory)
 
     def _release(self) -> None:
-        """Waits for the device, then frees what Numba has let go of."""
-        released, self._released, self._released_bytes = self._released, [], 0
-        self.context.synchronize()
+        """Waits for the device, then frees what Numba has let go of. Where the wait fails, nothing is freed: the
+        device may use it still."""
+        released, waiting_bytes = self._released, self._released_bytes
+        self._released, self._released_bytes = [], 0  # what a finalizer adds meanwhile is not waited for
+        try:
+            self.context.synchronize()
+        except BaseException:
+            self._released[:0] = released
+            self._released_bytes += waiting_bytes
+            raise
         for block in released:
             block.free()
 
