@@ -6,7 +6,7 @@ refused.json, and left-out.txt with the reason where there is no PyTorch.
 
     torch_report.py benchmarks/results/gpu-DATE.json README.md
 
-puts the headline of a report that was written elsewhere into this README.
+puts the summary and the table of a report that was written elsewhere into this README.
 """
 
 import importlib.util
@@ -16,6 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 BEGIN, END = "<!-- torch: begin -->", "<!-- torch: end -->"
+SUMMARY_BEGIN, SUMMARY_END = "<!-- summary: begin -->", "<!-- summary: end -->"
 
 
 def load(name):
@@ -107,18 +108,78 @@ def markdown(part):
     return lines
 
 
+def figures_of(part):
+    """Name, speed against native, and reserved over requested by allocator, of each workload that weir finished."""
+    found = []
+    for row in part.get("workloads", {}).get("rows", []):
+        summary = {name: figures.get("summary") or {} for name, figures in row["allocators"].items()}
+        if "median" not in summary.get("weir", {}) or "median" not in summary.get("native", {}):
+            continue
+        ratios = {name: each.get("ratio") for name, each in summary.items()}
+        found.append((row["name"], summary["weir"]["median"] / summary["native"]["median"], ratios))
+    return found
+
+
+def listed(words):
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def where_worse(figures, other, title):
+    """Where weir reserves more than another allocator: "reserves more than expandable segments in x (1.032, 1.027)"."""
+    rows = [f"{name} ({ratios['weir']:.3f}, {ratios[other]:.3f})" for name, _, ratios in figures
+            if ratios.get(other) and ratios["weir"] - ratios[other] >= 0.0005]
+    return f"reserves more than {title} in {listed(rows)}" if rows else ""
+
+
+def summary(part):
+    """The README's first figures: the largest gains over expandable segments, and the worst row."""
+    figures = [each for each in figures_of(part) if each[2].get("expandable") and each[2].get("native")]
+    if not figures:
+        return ""
+    figures.sort(key=lambda each: each[2]["weir"] / each[2]["expandable"])
+    shown = figures if len(figures) < 5 else [*figures[:4], figures[-1]]
+    lines = ["| program | weir | expandable segments | PyTorch's default |", "|---|--:|--:|--:|"]
+    lines += [f"| {name} | **{ratios['weir']:.3f}** | {ratios['expandable']:.3f} | {ratios['native']:.3f} |"
+              for name, _, ratios in shown]
+    speeds = sorted((speed, name) for name, speed, _ in figures)
+    text = [f"The first rows show the largest gains, the last row the worst result of {len(figures)} programs.",
+            f"The programs run at {speeds[0][0]:.2f} to {speeds[-1][0]:.2f} times the speed of PyTorch's own allocator "
+            "(medians)."]
+    slower = [f"{name} ({speed:.2f})" for speed, name in speeds if speed < 0.945]
+    worse = [f"is clearly slower in {listed(slower)}" if slower else "",
+             where_worse(figures, "expandable", "expandable segments"),
+             where_worse(figures, "cudaMallocAsync", "cudaMallocAsync")]
+    worse = [each for each in worse if each]
+    text += [f"weir {each}." for each in worse]
+    return "\n".join(lines) + "\n\n" + "\n".join(text)
+
+
+def between(text, begin, end, put):
+    """The text with other words between its marks; None without the marks."""
+    if begin not in text or end not in text:
+        return None
+    return text[:text.index(begin) + len(begin)] + f"\n{put}\n" + text[text.index(end):]
+
+
 def put_into(file, date, machine, part):
-    """Replaces what stands between the marks of the README by the headline of this run."""
+    """Replaces what stands between the marks of the README by the summary and the table of this run."""
     table = headline(part)
-    text = file.read_text()
-    if not table or BEGIN not in text or END not in text:
-        return False
     gpus = "; ".join(f"{gpu['name']}, driver {gpu['driver']}" for gpu in machine["gpus"])
-    version = part["workloads"].get("about", {}).get("torch", "unknown")
-    begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
-    said = f"\n{table}\n\n{date}, {gpus or 'unknown GPU'}, PyTorch {version}; `./dev gpu`.\n"
-    file.write_text(text[:begin] + said + text[end:])
+    version = part.get("workloads", {}).get("about", {}).get("torch", "unknown")
+    said = f"{table}\n\n{date}, {gpus or 'unknown GPU'}, PyTorch {version}; `./dev gpu`."
+    text = between(file.read_text(), BEGIN, END, said) if table else None
+    if text is None:
+        return False
+    first = summary(part)
+    file.write_text((between(text, SUMMARY_BEGIN, SUMMARY_END, first) if first else None) or text)
     return True
+
+
+def is_whole(report):
+    """Whether a report is of a run that passed, with every workload."""
+    workloads = report.get("torch", {}).get("workloads", {})
+    names = [row["name"] for row in workloads.get("rows", [])]
+    return report["outcome"] == "passed" and sorted(names) == sorted(load("run").NAMES)
 
 
 def main():

@@ -66,7 +66,7 @@ class Unified(Case):
         buffer.resize(2)
         with buffer.view() as view:
             self.assertEqual(bytes(view), b"ab")
-        self.assertRaisesRegex(ValueError, "weir: a negative size", buffer.resize, -1)
+        self.assertRaisesRegex(ValueError, "weir: size must not be negative", buffer.resize, -1)
 
     def test_placement_is_advised_by_range(self):
         half = 2 * MIB
@@ -115,7 +115,7 @@ class Unified(Case):
 
     def test_bad_input_is_a_typed_error(self):
         self.assertRaises(weir.InvalidArgument, weir.UnifiedBuffer, self.device, 0)
-        self.assertRaisesRegex(ValueError, "weir: a negative size", weir.UnifiedBuffer, self.device, -1)
+        self.assertRaisesRegex(ValueError, "weir: size must not be negative", weir.UnifiedBuffer, self.device, -1)
         self.assertRaises(TypeError, weir.UnifiedBuffer, self.device, 1, self.stream.handle)
         with self.assertRaises(weir.Error) as caught:
             weir.UnifiedBuffer(self.machine.device(1), 1, self.stream)
@@ -242,7 +242,7 @@ class Pools(Case):
         pool = weir.BufferPool()
         self.assertRaises(weir.InvalidArgument, pool.take, 0, self.stream)
         for take in (pool.take, pool.take_cached):
-            self.assertRaisesRegex(ValueError, "weir: a negative size", take, -1, self.stream)
+            self.assertRaisesRegex(ValueError, "weir: size must not be negative", take, -1, self.stream)
         self.assertRaises(weir.InvalidArgument, pool.take, 1, None)  # of which device?
         self.assertRaises(TypeError, pool.take, 1, self.stream.handle)
         self.assertRaises(MemoryError, pool.take, 1 << 50, self.stream)

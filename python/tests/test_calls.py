@@ -289,7 +289,7 @@ class Allocators(Calls):
             path = Path(folder) / "run.weirtrace"
 
             def start(wanted, **options):
-                return self.expect(lambda: self.memory.record(path, **options),
+                return self.expect(lambda: self.memory.record(path, overwrite=True, **options),
                                    ("weir_recorder_start", self.handle, os.fsencode(path), wanted, OUT))
 
             start({"level": 3}).stop()

@@ -341,7 +341,7 @@ class Memory(Case):
     def test_less_than_nothing_is_an_error(self):
         for memory in (self.memory, self.memory.pool("apart"), weir.StreamPool(self.device), weir.BinPool(self.device),
                        weir.PinnedPool(self.device)):
-            self.assertRaisesRegex(ValueError, "weir: a negative size", memory.allocate, -1, self.stream)
+            self.assertRaisesRegex(ValueError, "weir: size must not be negative", memory.allocate, -1, self.stream)
 
     def test_sizes_may_be_text_as_options_spell_them(self):
         pools = (self.memory, self.memory.pool("apart"), weir.StreamPool(self.device), weir.BinPool(self.device),
@@ -359,13 +359,13 @@ class Memory(Case):
                 with self.assertRaises(weir.InvalidArgument) as refused:
                     memory.allocate(text, self.stream)
                 self.assertEqual(str(refused.exception),
-                                 f"weir: {text!r} is no size; a size is a number of bytes, or text such as "
+                                 f"weir: expected a size, got {text!r}; a size is a number of bytes, or text such as "
                                  "'4096', '512KiB', '20 MiB', '2GiB'")
             for size in (1.5, None, b"4096", [1]):
-                self.assertRaisesRegex(TypeError, f"weir: a size is a number of bytes, or text such as '64 MiB', "
-                                       f"and no {type(size).__name__}", memory.allocate, size, self.stream)
+                self.assertRaisesRegex(TypeError, "weir: expected a size, a number of bytes or text such as '64 MiB', "
+                                       f"got {type(size).__name__}", memory.allocate, size, self.stream)
             for size in (2**64, "16777216 TiB"):
-                self.assertRaisesRegex(weir.InvalidArgument, "there are not so many bytes", memory.allocate,
+                self.assertRaisesRegex(weir.InvalidArgument, "does not fit in 64 bits", memory.allocate,
                                        size, self.stream)
 
     def test_objects_say_what_they_are(self):
@@ -692,6 +692,15 @@ class Memory(Case):
             self.assertGreaterEqual(len(recorded), stats.file_size)
             with self.assertRaises(weir.Error):
                 self.memory.record(Path(folder) / "no" / "such" / "folder")
+            with self.assertRaisesRegex(FileExistsError, "overwrite=True replaces it.*run.weirtrace"):
+                self.memory.record(path)
+            self.assertEqual(path.read_bytes(), recorded)
+            self.memory.record(path, overwrite=True).stop()
+            self.assertNotEqual(path.read_bytes(), recorded)
+
+    def test_a_number_instead_of_a_device_is_refused_with_what_to_pass(self):
+        for create in (weir.Allocator, weir.Stream):
+            self.assertRaisesRegex(TypeError, r"expected a weir.Device, got 0; weir.Runtime\(\).device\(0\)", create, 0)
 
 
 class Pools(Case):
@@ -1046,9 +1055,9 @@ class Numbers(Case):
         calls = (lambda size: setattr(memory, "limit", size), lambda size: memory.set_tag_limit("numbers", size),
                  memory.trim, memory.allocate, memory.explain, pool.trim, pool.set_threshold)
         for call in calls:
-            self.assertRaisesRegex(weir.InvalidArgument, "there are not so many bytes", call, 2**64)
-            self.assertRaisesRegex(ValueError, "a negative size", call, -1)
-            self.assertRaisesRegex(TypeError, "and no bool", call, True)
+            self.assertRaisesRegex(weir.InvalidArgument, "does not fit in 64 bits", call, 2**64)
+            self.assertRaisesRegex(ValueError, "size must not be negative", call, -1)
+            self.assertRaisesRegex(TypeError, "got bool", call, True)
         self.assertEqual(memory.limit, GIB)
 
     def test_other_numbers_that_do_not_fit_are_refused(self):

@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import errno
 import itertools
 import os
 import sys
@@ -13,8 +14,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 from . import _callbacks, _native, _stats, _suspend
 from ._block import Block, Memory
 from ._errors import Error, InvalidArgument, OutOfMemory
-from ._machine import (Device, Options, Owned, Runtime, Size, Stream, as_bytes, native_stream,
-                       options_text, stream_argument)
+from ._machine import (Device, Options, Owned, Runtime, Size, Stream, as_bytes, check_device,
+                       native_stream, options_text, stream_argument)
 from ._native import lib, structure
 from ._stats import BlockInfo, RecorderStats, Snapshot, Stats, ask
 from ._suspend import Progress, ResumeOutcome, SuspendOutcome, SuspendStats
@@ -68,6 +69,7 @@ class Allocator(Memory, close="weir_allocator_close"):
 
     def __init__(self, device: Device, options: Options = None, *, environment: bool = True,
                  **named: Any) -> None:
+        check_device(device)
         call = lib.weir_allocator_create_from_environment if environment else lib.weir_allocator_create
         self.device = device
         self._own(_native.new(call, device.runtime._handle, device.number,
@@ -374,7 +376,7 @@ class Allocator(Memory, close="weir_allocator_close"):
 
     def record(self, path: Union[str, "os.PathLike[str]"], **options: Any) -> "Recorder":
         """Records what happens to this allocator's memory, as a .weirtrace for `weir replay` and
-        `weir report`."""
+        `weir report`. An existing file is kept (FileExistsError) unless `overwrite=True` is given."""
         return Recorder(self, path, **options)
 
 
@@ -536,16 +538,20 @@ class Recorder(Owned, close="weir_recorder_stop"):
     stacks: with the call stack of every allocation and free
     drop_when_full: drop events and count them, instead of waiting for the disk
     level: zstd's, 1 to 19; 0 stores uncompressed
+    overwrite: replace an existing file; otherwise it raises FileExistsError
     """
 
     def __init__(self, allocator: Allocator, path: Union[str, "os.PathLike[str]"], *,
                  stacks: bool = False, drop_when_full: bool = False, level: int = 3,
-                 ring_events: int = 0, flush_every: int = 0, program: str = "") -> None:
+                 ring_events: int = 0, flush_every: int = 0, program: str = "",
+                 overwrite: bool = False) -> None:
+        self.path = os.fspath(path)
+        if not overwrite and os.path.lexists(self.path):
+            raise FileExistsError(errno.EEXIST, "weir: the file exists; overwrite=True replaces it", self.path)
         options = structure("weir_recorder_options")()
         options.flags = ((1 if drop_when_full else 0) | (2 if stacks else 0) | (4 if level == 0 else 0))
         options.level, options.ring_events, options.flush_every = level, ring_events, flush_every
         options.program = _native.text(program) if program else None
-        self.path = os.fspath(path)
         self._own(_native.new(lib.weir_recorder_start, allocator._handle, _native.text(self.path),
                               ctypes.byref(options)))
 

@@ -38,7 +38,7 @@ def as_bytes(size: Any) -> int:
     if isinstance(size, str):
         match = re.fullmatch(r"([0-9]+) ?([KMGT]?i?B)?", size)
         if match is None or (match[2] or "B") not in _UNITS:
-            raise InvalidArgument(f"weir: {size!r} is no size; a size is a number of bytes, or text such as "
+            raise InvalidArgument(f"weir: expected a size, got {size!r}; a size is a number of bytes, or text such as "
                                   "'4096', '512KiB', '20 MiB', '2GiB'", 1, "invalid_argument")
         number = int(match[1]) * _UNITS[match[2] or "B"]
     else:
@@ -47,12 +47,12 @@ def as_bytes(size: Any) -> int:
                 raise TypeError
             number = operator.index(size)
         except TypeError:
-            raise TypeError("weir: a size is a number of bytes, or text such as '64 MiB', and no "
+            raise TypeError("weir: expected a size, a number of bytes or text such as '64 MiB', got "
                             f"{type(size).__name__}") from None
     if number < 0:
-        raise ValueError("weir: a negative size")
+        raise ValueError(f"weir: size must not be negative, got {number}")
     if number >> 64:
-        raise InvalidArgument(f"weir: {size!r} is no size: there are not so many bytes", 2, "size_overflow")
+        raise InvalidArgument(f"weir: the size {size!r} does not fit in 64 bits", 2, "size_overflow")
     return number
 
 
@@ -196,6 +196,12 @@ class Device:
         return f"<weir.Device {self.number} {self.info.name!r}>"
 
 
+def check_device(device: Any) -> None:
+    """Raises a TypeError that says what to pass, if this is not a weir.Device."""
+    if not isinstance(device, Device):
+        raise TypeError(f"weir: expected a weir.Device, got {device!r}; weir.Runtime().device(0) is the first one")
+
+
 class Stream(Owned, close="weir_stream_close"):
     """A stream of weir's own: destroyed when it is closed or forgotten, after the work that is queued.
 
@@ -204,6 +210,7 @@ class Stream(Owned, close="weir_stream_close"):
     """
 
     def __init__(self, device: Device, *, blocking: bool = False, priority: int = 0) -> None:
+        check_device(device)
         self.device = device
         self._kept: Any = None
         self._own(_native.new(lib.weir_stream_create, device.runtime._handle, device.number,
@@ -312,7 +319,8 @@ def native_stream(stream: Any) -> int:
         value = getattr(stream, name, None)
         if value is not None:
             return int(getattr(value, "value", value) or 0)
-    raise TypeError(f"weir: this is no stream: {stream!r}")
+    raise TypeError("weir: expected a stream of weir, CuPy, PyTorch or Numba, an object with __cuda_stream__, or a "
+                    f"number, got {stream!r}")
 
 
 @contextlib.contextmanager

@@ -237,7 +237,7 @@ _REUSE_RULES = (StreamPoolAttribute.REUSE_FOLLOW_EVENT_DEPENDENCIES, StreamPoolA
 
 def _reuse_rule(rule: StreamPoolAttribute) -> StreamPoolAttribute:
     if rule not in _REUSE_RULES:
-        raise ValueError(f"weir: {rule!r} is no rule of reuse")
+        raise ValueError(f"weir: unknown reuse rule {rule!r}")
     return rule
 
 

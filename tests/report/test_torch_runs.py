@@ -245,6 +245,38 @@ class Report(unittest.TestCase):
             file.write_text("no marks")
             self.assertFalse(torch_report.put_into(file, "2030-01-02", MACHINE, part))
 
+    def test_the_summary_shows_the_largest_gains_the_worst_row_and_where_weir_is_worse(self):
+        def row(name, speed, weir, expandable, pool):
+            ratios = {"native": 2.0, "weir": weir, "expandable": expandable, "cudaMallocAsync": pool}
+            return {"name": name, "equal": "yes", "allocators": {
+                each: {"summary": {"best": 1.0, "median": speed if each == "weir" else 1.0, "ratio": ratio}}
+                for each, ratio in ratios.items()}}
+        rows = [row("a", 1.0, 1.0, 1.1, 1.2), row("b", 0.9, 1.0, 1.5, 1.2), row("c", 1.2, 1.03, 1.01, 1.2),
+                row("d", 1.0, 1.0, 1.3, 0.99), row("e", 1.0, 1.0, 1.4, 1.2), row("f", 1.0, 1.0, 1.2, 1.2)]
+        lines = torch_report.summary({"workloads": {"rows": rows}}).splitlines()
+        self.assertEqual(lines[2:7], ["| b | **1.000** | 1.500 | 2.000 |", "| e | **1.000** | 1.400 | 2.000 |",
+                                      "| d | **1.000** | 1.300 | 2.000 |", "| f | **1.000** | 1.200 | 2.000 |",
+                                      "| c | **1.030** | 1.010 | 2.000 |"])
+        self.assertEqual(lines[8:], [
+            "The first rows show the largest gains, the last row the worst result of 6 programs.",
+            "The programs run at 0.90 to 1.20 times the speed of PyTorch's own allocator (medians).",
+            "weir is clearly slower in b (0.90).",
+            "weir reserves more than expandable segments in c (1.030, 1.010).",
+            "weir reserves more than cudaMallocAsync in d (1.000, 0.990)."])
+        self.assertEqual(torch_report.summary({}), "")
+
+    def test_the_readme_shows_the_newest_whole_report(self):
+        """Otherwise: benchmarks/torch_report.py benchmarks/results/gpu-DATE.json README.md"""
+        reports = [json.loads(file.read_text()) for file in sorted((ROOT / "benchmarks/results").glob("gpu-2*.json"))]
+        newest = max(filter(torch_report.is_whole, reports), key=lambda report: report["date"])
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "README.md"
+            readme = (ROOT / "README.md").read_text()
+            file.write_text(readme)
+            self.assertTrue(torch_report.put_into(file, newest["date"], newest["machine"], newest["torch"]))
+            self.assertEqual(file.read_text(), readme)
+        self.assertIn(torch_report.summary(newest["torch"]), readme)
+
     def test_why_it_was_left_out(self):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "left-out.txt").write_text("no module named torch\n")

@@ -37,5 +37,17 @@ golden = (root / "tests/tools/doctor_no_driver.txt").read_text()
 if golden not in blocks(doctor, "text"):
     problems.append(f"{doctor}: does not show tests/tools/doctor_no_driver.txt")
 
+# The steps of the search for room in the allocator's document are those of the code, in their order.
+allocator = root / "docs/allocator.md"
+search = (root / "src/heap/room_search.cpp").read_text()
+body = re.search(r"^result<block_index> room_search::find_room\(\) \{\n(.*?)^\}", search, re.S | re.M)[1]
+called = [name for name in re.findall(r"\b([a-z_]+)\(", body)
+          if name not in ("if", "for", "prepare", "found_on", "climb", "to_bytes", "fit")]
+called.insert(called.index("notice_capture"), "fit")  # which also follows other steps
+table = re.search(r"^\| \| step \|.*?\n\n", allocator.read_text(), re.S | re.M)[0]
+documented = [name for row in table.strip().splitlines()[2:] for name in re.findall(r"`([a-z_]+)`", row.split(" | ")[-1])]
+if documented != called:
+    problems.append(f"{allocator}: the steps are not those of room_search::find_room():\n{documented}\n{called}")
+
 print("\n".join(problems))
 sys.exit(1 if problems else 0)
