@@ -163,6 +163,7 @@ result<void> central_heap::close() {
   result<void> outcome;
   std::optional<error> leaked;
   std::vector<card_shares::share> shares;
+  heap_callbacks::taken callbacks;
   {
     const detail::mutex_lock lock{mutex_};
     if (closed_.exchange(true)) return {};
@@ -181,6 +182,7 @@ result<void> central_heap::close() {
       outcome = no_host_memory();
     }
     shares = limits_.remove_all_shares();
+    callbacks = callbacks_.take_all();
   }
   // Streams that ended until now were told to the heap, which may have been waiting for them. Not
   // with the lock: the end of a stream takes it behind that of the listeners.
@@ -217,7 +219,6 @@ result<void> central_heap::release_all(std::optional<error>& leaked) {
   auto returned = backup_.release();
   if (!returned && outcome) outcome = std::move(returned).error();
   pending_.clear();
-  callbacks_.clear();
   foreign_uses_.clear();
   return outcome;
 }

@@ -20,6 +20,7 @@ std::uint64_t heap_callbacks::add(out_of_memory_callback callback) {
   if (!core_.usable()) return 0;
   auto shared = std::make_shared<out_of_memory_callback>(std::move(callback));
   const detail::mutex_lock lock{core_.mutex_};
+  if (!core_.usable()) return 0;
   before_failure_.emplace(next_key_, std::move(shared));
   return next_key_++;
 }
@@ -28,6 +29,7 @@ std::uint64_t heap_callbacks::add_before_growth(out_of_memory_callback callback)
   if (!core_.usable()) return 0;
   auto shared = std::make_shared<out_of_memory_callback>(std::move(callback));
   const detail::mutex_lock lock{core_.mutex_};
+  if (!core_.usable()) return 0;
   before_growth_.emplace(next_key_, std::move(shared));
   return next_key_++;
 }
@@ -60,10 +62,12 @@ result<bool> heap_callbacks::run_before_growth(pool_state& pool, bytes needed) {
   return true;
 }
 
-void heap_callbacks::clear() noexcept {
+heap_callbacks::taken heap_callbacks::take_all() noexcept {
   core_.mutex_.assert_held();
-  before_failure_.clear();
-  before_growth_.clear();
+  taken all;
+  all.before_failure.swap(before_failure_);
+  all.before_growth.swap(before_growth_);
+  return all;
 }
 
 result<bool> heap_callbacks::run_all(const callback_map& chosen, pool_state& pool, bytes needed) {
@@ -80,6 +84,7 @@ result<bool> heap_callbacks::run_all(const callback_map& chosen, pool_state& poo
     } catch (...) {
       thrown = std::current_exception();
     }
+    all.clear();  // with what those hold that were removed meanwhile
     in_callbacks = false;
   });
   if (thrown) throw callback_exception{thrown};

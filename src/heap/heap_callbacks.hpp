@@ -25,7 +25,15 @@ namespace weir { inline namespace v0 { namespace heap {
 /// Owned by the central heap. Any thread may call what takes the lock; the rest is for a search for
 /// room, which holds it.
 class heap_callbacks {
+  using callback_map = std::unordered_map<std::uint64_t, std::shared_ptr<out_of_memory_callback>>;
+
  public:
+  /// What take_all() took; ends without the lock, since what callbacks hold may use the heap.
+  struct taken {
+    callback_map before_failure{};
+    callback_map before_growth{};
+  };
+
   explicit heap_callbacks(heap_core& core) noexcept : core_{core} {}
   heap_callbacks(const heap_callbacks&) = delete;
   heap_callbacks& operator=(const heap_callbacks&) = delete;
@@ -46,11 +54,9 @@ class heap_callbacks {
   /// False: there are none, or this thread is inside one.
   [[nodiscard]] result<bool> run_before_growth(pool_state& pool, bytes needed);
   /// The heap is being closed.
-  void clear() noexcept;
+  [[nodiscard]] taken take_all() noexcept;
 
  private:
-  using callback_map = std::unordered_map<std::uint64_t, std::shared_ptr<out_of_memory_callback>>;
-
   [[nodiscard]] result<bool> run_all(const callback_map& chosen, pool_state& pool, bytes needed)
       WEIR_REQUIRES(core_.mutex_);
 

@@ -2,6 +2,7 @@
 // The user's callbacks over a bare core.
 #include "heap/heap_callbacks.hpp"
 
+#include <memory>
 #include <stdexcept>
 
 #include "heap/bare_core.hpp"
@@ -23,8 +24,18 @@ class heap_callbacks_test : public heap_test {
     return all.run_before_growth(*core.pools_.front(), needed);
   }
 
+  /// What a callback may hold: when it ends, it counts whether the lock was free.
+  [[nodiscard]] std::shared_ptr<void> held_object() {
+    return {nullptr, [this](void*) {
+              if (!core.mutex_.try_lock()) return;
+              core.mutex_.unlock();
+              ++ended_without_lock;
+            }};
+  }
+
   bare_core core{gpu(), {}};
   heap::heap_callbacks all{core};
+  int ended_without_lock = 0;
 };
 
 TEST_F(heap_callbacks_test, each_kind_is_run_for_itself_until_it_is_removed) {
@@ -85,8 +96,46 @@ TEST_F(heap_callbacks_test, a_heap_that_is_closed_meanwhile_says_so_and_takes_no
   EXPECT_EQ(all.add([](bytes) { return true; }), 0u);
   EXPECT_EQ(all.add_before_growth([](bytes) { return true; }), 0u);
   const detail::mutex_lock lock{core.mutex_};
-  all.clear();
+  static_cast<void>(all.take_all());
   EXPECT_FALSE(all.any());
+}
+
+TEST_F(heap_callbacks_test, what_one_holds_that_removes_itself_ends_without_the_lock) {
+  std::uint64_t key = 0;
+  key = all.add([this, &key, held = held_object()](bytes) {
+    all.remove(key);
+    return true;
+  });
+  EXPECT_TRUE(run(1_MiB).value());
+  EXPECT_EQ(ended_without_lock, 1);
+  key = all.add_before_growth([this, &key, held = held_object()](bytes) -> bool {
+    all.remove(key);
+    throw std::runtime_error{"mine"};
+  });
+  EXPECT_THROW(static_cast<void>(run_before_growth(1_MiB)), heap::callback_exception);
+  EXPECT_EQ(ended_without_lock, 2);
+  EXPECT_FALSE(run_before_growth(1_MiB).value());
+}
+
+TEST_F(heap_callbacks_test, what_those_of_a_closed_heap_hold_ends_when_its_owner_says) {
+  static_cast<void>(all.add([held = held_object()](bytes) { return true; }));
+  static_cast<void>(all.add_before_growth([held = held_object()](bytes) { return true; }));
+  heap::heap_callbacks::taken left;
+  {
+    const detail::mutex_lock lock{core.mutex_};
+    left = all.take_all();
+    EXPECT_FALSE(all.any());
+  }
+  EXPECT_EQ(ended_without_lock, 0);
+  left = {};
+  EXPECT_EQ(ended_without_lock, 2);
+  EXPECT_FALSE(run_before_growth(1_MiB).value());
+}
+
+TEST_F(heap_callbacks_test, one_that_waited_for_the_lock_while_the_heap_was_closed_is_not_kept) {
+  EXPECT_EQ(behind_the_end(core, [&] { return all.add([](bytes) { return true; }); }), 0u);
+  EXPECT_EQ(behind_the_end(core, [&] { return all.add_before_growth([](bytes) { return true; }); }),
+            0u);
 }
 
 }}  // namespace weir::testing_support

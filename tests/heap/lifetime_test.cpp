@@ -46,6 +46,21 @@ TEST_F(heap_lifetime_test, what_is_still_live_is_reported_once) {
   ASSERT_TRUE(memory.close());
 }
 
+TEST_F(heap_lifetime_test, a_callback_may_own_what_registered_it) {
+  struct registrations {
+    callback_registration failure;
+    callback_registration growth;
+  };
+  auto memory = make();
+  auto own = std::make_shared<registrations>();
+  own->failure = memory.on_out_of_memory([own](bytes) { return false; });
+  own->growth = memory.before_growth([own](bytes) { return false; });
+  const std::weak_ptr<registrations> left = own;
+  own.reset();
+  ASSERT_TRUE(memory.close());
+  EXPECT_TRUE(left.expired());
+}
+
 TEST_F(heap_lifetime_test, calls_after_the_end_say_so) {
   const auto stream = new_stream();
   auto memory = make();
