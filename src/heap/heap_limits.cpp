@@ -11,6 +11,7 @@ namespace weir { inline namespace v0 { namespace heap {
 result<void> heap_limits::set_limit(bytes most) {
   WEIR_TRY(core_.usable());
   const detail::mutex_lock lock{core_.mutex_};
+  WEIR_TRY(core_.usable());
   core_.own_limit_ = most.count();
   update(true);
   return {};
@@ -19,6 +20,7 @@ result<void> heap_limits::set_limit(bytes most) {
 result<void> heap_limits::set_limit(tag tag, bytes most) try {
   WEIR_TRY(core_.usable());
   const detail::mutex_lock lock{core_.mutex_};
+  WEIR_TRY(core_.usable());
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
   host_.settle_caches();
   core_.accounts_.set_limit(tag, most.count());

@@ -104,6 +104,7 @@ memory_stats inspector::tag_totals(tag of) const noexcept {
 memory_stats inspector::stats() {
   if (!core_.usable()) return {};
   const detail::mutex_lock lock{core_.mutex_};
+  if (!core_.usable()) return {};
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
   host_.settle_caches();
   return totals();
@@ -112,6 +113,7 @@ memory_stats inspector::stats() {
 memory_stats inspector::stats(tag of) {
   if (!core_.usable()) return {};
   const detail::mutex_lock lock{core_.mutex_};
+  if (!core_.usable()) return {};
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
   host_.settle_caches();
   return tag_totals(of);
@@ -120,6 +122,7 @@ memory_stats inspector::stats(tag of) {
 memory_stats inspector::stats(pool_id of) {
   if (!core_.usable()) return {};
   const detail::mutex_lock lock{core_.mutex_};
+  if (!core_.usable()) return {};
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
   host_.settle_caches();
   const pool_state* const pool = core_.find_pool(of);
@@ -144,6 +147,7 @@ std::vector<tag_stats> inspector::tags_in_use() const {
 std::vector<tag_stats> inspector::stats_by_tag() {
   if (!core_.usable()) return {};
   const detail::mutex_lock lock{core_.mutex_};
+  if (!core_.usable()) return {};
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
   host_.settle_caches();
   return tags_in_use();
@@ -152,6 +156,7 @@ std::vector<tag_stats> inspector::stats_by_tag() {
 void inspector::reset_peaks() {
   if (!core_.usable()) return;
   const detail::mutex_lock lock{core_.mutex_};
+  if (!core_.usable()) return;
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
   host_.settle_caches();
   core_.accounts_.reset_peaks();
@@ -168,6 +173,7 @@ void inspector::reset_peaks() {
 void inspector::reset_counters() {
   if (!core_.usable()) return;
   const detail::mutex_lock lock{core_.mutex_};
+  if (!core_.usable()) return;
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
   host_.settle_caches();
   blocks_at_reset_ = core_.accounts_.total().blocks.current;
@@ -185,6 +191,7 @@ allocator_snapshot inspector::snapshot() {
   snapshot.device = core_.device_.id();
   if (!core_.usable()) return snapshot;
   const detail::mutex_lock lock{core_.mutex_};
+  if (!core_.usable()) return snapshot;
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
   host_.settle_caches();
   snapshot.stats = totals();
@@ -196,6 +203,7 @@ pool_snapshot inspector::snapshot(pool_id of) {
   pool_snapshot snapshot;
   if (!core_.usable()) return snapshot;
   const detail::mutex_lock lock{core_.mutex_};
+  if (!core_.usable()) return snapshot;
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
   host_.settle_caches();
   if (const pool_state* const pool = core_.find_pool(of); pool != nullptr)
@@ -239,6 +247,7 @@ std::vector<pool_snapshot> inspector::describe_all() {
 result<bytes> inspector::size_of(const void* pointer) {
   WEIR_TRY(core_.usable());
   const detail::mutex_lock lock{core_.mutex_};
+  WEIR_TRY(core_.usable());
   WEIR_TRY_VALUE(index, host_.find_live(pointer));
   return bytes{core_.blocks_[index].size() - core_.blocks_[index].out.waste};
 }
@@ -268,6 +277,7 @@ result<block_info> inspector::block_at(const void* pointer) {
 std::string inspector::check() {
   if (!core_.usable()) return {};
   const detail::mutex_lock lock{core_.mutex_};
+  if (!core_.usable()) return {};
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
   host_.settle_caches();
   std::string wrong;

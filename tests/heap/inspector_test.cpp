@@ -129,4 +129,21 @@ TEST_F(inspector_test, of_a_closed_heap_nothing_is_said_and_nothing_is_asked) {
   EXPECT_EQ(host.settled + host.identified, 0);
 }
 
+TEST_F(inspector_test, who_waited_for_the_lock_while_the_heap_was_closed_learns_nothing) {
+  reserve(6_MiB);
+  EXPECT_EQ(behind_the_end(core, [&] { return inside.stats(); }), memory_stats{});
+  EXPECT_EQ(behind_the_end(core, [&] { return inside.stats(tag{}); }), memory_stats{});
+  EXPECT_EQ(behind_the_end(core, [&] { return inside.stats(pool_id{}); }), memory_stats{});
+  EXPECT_EQ(behind_the_end(core, [&] { return inside.snapshot().pools.size(); }), 0u);
+  EXPECT_EQ(behind_the_end(core, [&] { return inside.snapshot(pool_id{}).stats; }), memory_stats{});
+  EXPECT_EQ(behind_the_end(core, [&] { return code_of(inside.size_of(nullptr)); }), errc::closed);
+  EXPECT_EQ(host.settled, 0);
+  EXPECT_TRUE(behind_the_end(core, [&] {
+    inside.reset_peaks();
+    inside.reset_counters();
+    return inside.stats_by_tag().empty();
+  }));
+  EXPECT_EQ(host.settled, 0);
+}
+
 }}  // namespace weir::testing_support
