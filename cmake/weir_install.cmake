@@ -9,16 +9,28 @@ foreach(header IN LISTS weir_public_headers)
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder} COMPONENT weir_development)
 endforeach()
 
-install(TARGETS weir weir_shared EXPORT weir_targets
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT weir_runtime
-    NAMELINK_COMPONENT weir_development
-  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT weir_development)
-
 set(weir_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/weir)
-install(EXPORT weir_targets NAMESPACE weir:: FILE weirTargets.cmake
-  DESTINATION ${weir_package_dir} COMPONENT weir_development)
+if(NOT WEIR_LIBRARIES STREQUAL static)
+  install(TARGETS weir_shared EXPORT weir_shared_targets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT weir_runtime
+      NAMELINK_COMPONENT weir_development)
+  install(EXPORT weir_shared_targets NAMESPACE weir:: FILE weirSharedTargets.cmake
+    DESTINATION ${weir_package_dir} COMPONENT weir_development)
+endif()
+if(NOT WEIR_LIBRARIES STREQUAL shared)
+  install(TARGETS weir EXPORT weir_static_targets
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT weir_development)
+  install(EXPORT weir_static_targets NAMESPACE weir:: FILE weirStaticTargets.cmake
+    DESTINATION ${weir_package_dir} COMPONENT weir_development)
+endif()
+
+# Files of other packages, which may not be installed: the package looks where they would be.
+set(weir_command_file ${CMAKE_INSTALL_BINDIR}/weir)
+set(weir_preload_file ${CMAKE_INSTALL_LIBDIR}/weir/libweir_preload.so)
+set(weir_sim_driver_file ${CMAKE_INSTALL_LIBDIR}/weir/simulated/libcuda.so.1)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/weirConfig.cmake.in
-  ${PROJECT_BINARY_DIR}/weirConfig.cmake INSTALL_DESTINATION ${weir_package_dir})
+  ${PROJECT_BINARY_DIR}/weirConfig.cmake INSTALL_DESTINATION ${weir_package_dir}
+  PATH_VARS weir_command_file weir_preload_file weir_sim_driver_file)
 # Before 1.0 a minor version may break: 0.1 does not stand in for 0.2.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/weirConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)

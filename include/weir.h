@@ -35,6 +35,14 @@
 #define WEIR_C_API
 #endif
 
+/* Before a function that will be removed; `instead` says what replaces it. A program that defines
+ * WEIR_NO_DEPRECATION_WARNINGS is not warned. */
+#if defined(__GNUC__) && !defined(WEIR_NO_DEPRECATION_WARNINGS)
+#define WEIR_C_DEPRECATED(instead) __attribute__((deprecated(instead)))
+#else
+#define WEIR_C_DEPRECATED(instead)
+#endif
+
 /* NOLINTBEGIN(modernize-use-using): this is C */
 #ifdef __cplusplus
 extern "C" {

@@ -53,19 +53,19 @@ class Search(Case):
         return [str(path) for path in paths]
 
     def test_a_library_that_is_named_is_the_only_one(self):
-        self.put("python/weir/lib/libweir.so.0", "include/weir.h", "build/release/src/libweir.so")
+        self.put("python/weir/lib/libweir.so.0.1", "include/weir.h", "build/release/src/libweir.so")
         os.environ["WEIR_LIBRARY"] = "/no/such/libweir.so"
         self.assertEqual(_native.candidates(), ["/no/such/libweir.so"])
 
     def test_then_the_packages_own_then_the_build_trees_then_the_systems(self):
-        self.assertEqual(_native.candidates(), ["libweir.so.0", "libweir.so"])
+        self.assertEqual(_native.candidates(), ["libweir.so.0.1", "libweir.so"])
         trees = self.put(*(f"build/{tree}src/libweir.so" for tree in ("release/", "gpu/", "python/", "debug/", "")))
         self.put("build/asan/src/libweir.so")  # a sanitizer cannot be loaded into Python
-        self.assertEqual(_native.candidates(), ["libweir.so.0", "libweir.so"])  # no source tree
+        self.assertEqual(_native.candidates(), ["libweir.so.0.1", "libweir.so"])  # no source tree
         self.put("include/weir.h")
-        self.assertEqual(_native.candidates(), [*trees, "libweir.so.0", "libweir.so"])
-        own = self.put("python/weir/lib/libweir.so.0")
-        self.assertEqual(_native.candidates(), [*own, *trees, "libweir.so.0", "libweir.so"])
+        self.assertEqual(_native.candidates(), [*trees, "libweir.so.0.1", "libweir.so"])
+        own = self.put("python/weir/lib/libweir.so.0.1")
+        self.assertEqual(_native.candidates(), [*own, *trees, "libweir.so.0.1", "libweir.so"])
 
     def test_the_first_that_can_be_loaded_is_taken(self):
         broken, missing = self.put("broken.so")[0], str(self.root / "missing.so")
@@ -100,8 +100,8 @@ class Fit(Case):
         maps = "7f00-7f01 r-xp 0 0:0 0 /usr/lib/libweird.so\n7f02-7f03 rw-p 0 0:0 0\n"
         with self.maps(maps):
             self.assertIsNone(weir.library_path())
-        with self.maps(maps + "7f04-7f05 r--p 0 0:0 0 /opt/my weir/libweir.so.0\n"):
-            self.assertEqual(weir.library_path(), "/opt/my weir/libweir.so.0")
+        with self.maps(maps + "7f04-7f05 r--p 0 0:0 0 /opt/my weir/libweir.so.0.1\n"):
+            self.assertEqual(weir.library_path(), "/opt/my weir/libweir.so.0.1")
         with unittest.mock.patch("builtins.open", side_effect=OSError):
             self.assertIsNone(weir.library_path())
 

@@ -85,13 +85,13 @@ class Package(unittest.TestCase):
     def test_the_wheel_holds_what_it_says(self):
         name = weir_backend.build_wheel(self.folder)
         info = weir_backend.dist_info()
-        self.assertEqual(name, f"weir-{weir_backend.version()}-{weir_backend.tag()}.whl")
+        self.assertRegex(name, rf"^weir-{weir_backend.version()}-py3-none-manylinux_2_\d\d_{os.uname().machine}\.whl$")
         with zipfile.ZipFile(self.folder / name) as wheel:
             files = {each.filename: (each, wheel.read(each)) for each in wheel.infolist()}
         library = f"weir/lib/{weir_backend.soname()}"
         self.assertEqual(files[library][1], Path(LIBRARY).read_bytes())
-        for path in (ROOT / "python/weir").glob("*.py"):
-            self.assertEqual(files[f"weir/{path.name}"][1], path.read_bytes())
+        for path in (ROOT / "python/weir").rglob("*.py"):
+            self.assertEqual(files[f"weir/{path.relative_to(ROOT / 'python/weir')}"][1], path.read_bytes())
         for folder, to, kinds in (("include", "weir/include", (".h", ".hpp", ".def")),
                                   ("plugins/torch", "weir/plugins/torch", None)):
             wanted = {f"{to}/{path.relative_to(ROOT / folder).as_posix()}" for path in (ROOT / folder).rglob("*")
@@ -101,6 +101,7 @@ class Package(unittest.TestCase):
         for each, (entry, content) in files.items():
             self.assertEqual((entry.date_time, entry.compress_type), ((2020, 1, 1, 0, 0, 0), zipfile.ZIP_DEFLATED))
             self.assertEqual(entry.external_attr >> 16, 0o100755 if each == library else 0o100644, each)
+        self.assertIn(f"\nTag: py3-none-{name[:-4].rpartition('-')[2]}\n", files[f"{info}/WHEEL"][1].decode())
         rows = files.pop(f"{info}/RECORD")[1].decode().splitlines()
         digests = {each: base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
                    for each, (_, content) in files.items()}
@@ -111,11 +112,16 @@ class Package(unittest.TestCase):
 
     def check_metadata(self, files):
         """What every form of the package says of itself."""
-        self.assertEqual(set(files), {"METADATA", "WHEEL", "LICENSE", "top_level.txt"})
+        self.assertEqual(set(files), {"METADATA", "WHEEL", "LICENSE", "entry_points.txt", "top_level.txt"})
         about = files["METADATA"].decode()
         self.assertTrue(about.startswith(f"Metadata-Version: 2.1\nName: weir\nVersion: {weir_backend.version()}\n"))
         self.assertTrue(about.endswith("\n\n" + (ROOT / "README.md").read_text()))
-        self.assertIn(f"\nTag: {weir_backend.tag()}\n", files["WHEEL"].decode())
+        head = about.partition("\n\n")[0].splitlines()
+        for line in ("License: Apache-2.0", "Requires-Python: >=3.9", "Classifier: Typing :: Typed",
+                     "Classifier: Operating System :: POSIX :: Linux", "Classifier: Environment :: GPU :: NVIDIA CUDA",
+                     "Description-Content-Type: text/markdown"):
+            self.assertIn(line, head)
+        self.assertEqual(files["entry_points.txt"], b"[console_scripts]\nweir = weir._command:main\n")
         self.assertEqual((files["LICENSE"], files["top_level.txt"]), ((ROOT / "LICENSE").read_bytes(), b"weir\n"))
 
     def test_metadata_can_be_had_alone(self):
@@ -134,40 +140,93 @@ class Package(unittest.TestCase):
             with unittest.mock.patch.dict(os.environ, WEIR_LIBRARY=str(self.folder / "missing.so")):
                 self.assertRaisesRegex(SystemExit, "WEIR_LIBRARY names no file", build, self.folder)
 
-    def built(self, tools, **environment):
-        """The commands by which the library is built where none is named, with these tools."""
+    def built(self, tools, fails=(), command=False, **environment):
+        """The commands by which the library is built where none is named, with these tools; those with the words in
+        `fails` fail."""
         commands = []
+
+        def run(words, check, stdout):
+            commands.append((words, check, stdout))
+            if any(each in words for each in fails):
+                raise subprocess.CalledProcessError(1, words)
+
         with unittest.mock.patch.dict(os.environ, environment), \
                 unittest.mock.patch.object(weir_backend, "ROOT", self.folder), \
                 unittest.mock.patch.object(shutil, "which", lambda name: tools.get(name)), \
-                unittest.mock.patch.object(subprocess, "run",
-                                           lambda command, check, stdout: commands.append((command, check, stdout))), \
+                unittest.mock.patch.object(subprocess, "run", run), \
                 unittest.mock.patch("sys.stderr") as said:
             os.environ.pop("WEIR_LIBRARY", None)
-            self.assertEqual(weir_backend.library(), self.folder / "build/python/src/libweir.so")
-        self.assertEqual([(check, stdout) for _, check, stdout in commands], [(True, said)] * 2)
-        told = "".join(call.args[0] for call in said.write.mock_calls)  # each before it runs
-        self.assertEqual(told, "".join(f"weir: {' '.join(command)}\n" for command, _, _ in commands))
-        self.assertEqual(said.flush.call_count, 2)
-        return [command for command, _, _ in commands]
+            if command is False:
+                self.assertEqual(weir_backend.library(), self.folder / "build/python/src/libweir.so")
+            else:
+                self.assertEqual(weir_backend.make(["all"], command), self.folder / "build/python")
+        self.assertEqual({(check, stdout) for _, check, stdout in commands}, {(True, said)})
+        self.told = "".join(call.args[0] for call in said.write.mock_calls)  # each before it runs
+        for words, _, _ in commands:
+            self.assertIn(f"weir: {' '.join(words)}\n", self.told)
+        return [words for words, _, _ in commands]
 
     def test_a_library_that_is_not_named_is_built(self):
         build = self.folder / "build/python"
         configure = ["/bin/cmake", "-S", str(self.folder), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release",
-                     "-DWEIR_DEVELOPER=OFF", "-DWEIR_WERROR=OFF", "-DWEIR_INSTALL=OFF"]
+                     "-DCMAKE_INSTALL_LIBDIR=lib", "-DWEIR_DEVELOPER=OFF", "-DWEIR_WERROR=OFF", "-DWEIR_INSTALL=ON",
+                     "-DWEIR_LIBRARIES=shared", "-DWEIR_STATIC_COMMAND=ON", "-DWEIR_LIBDW=OFF",
+                     "-DWEIR_PRELOAD=ON", "-DWEIR_SIM_DRIVER=ON"]
+        off, on = "-DWEIR_COMMAND=OFF", "-DWEIR_COMMAND=ON"
         make = ["/bin/cmake", "--build", str(build), "--target", "weir_shared", "-j", "3"]
         tools = {"cmake": "/bin/cmake"}
-        self.assertEqual(self.built(tools, WEIR_JOBS="3"), [configure, make])
+        self.assertEqual(self.built(tools, WEIR_JOBS="3"), [[*configure, off], make])
         ninja = {**tools, "ninja": "/bin/ninja"}
-        self.assertEqual(self.built(ninja, WEIR_JOBS="3"), [[*configure, "-G", "Ninja"], make])
+        self.assertEqual(self.built(ninja, WEIR_JOBS="3"), [[*configure, "-G", "Ninja", off], make])
         build.mkdir(parents=True)
         (build / "CMakeCache.txt").touch()  # of another time, with the generator it had then
-        self.assertEqual(self.built(ninja, WEIR_JOBS="3"), [configure, make])
+        self.assertEqual(self.built(ninja, WEIR_JOBS="3"), [[*configure, off], make])
         with unittest.mock.patch.object(os, "cpu_count", lambda: 5):
             self.assertEqual(self.built(tools, WEIR_JOBS="")[1][-1], "5")
         with unittest.mock.patch.object(os, "cpu_count", lambda: None):
             self.assertEqual(self.built(tools, WEIR_JOBS="")[1][-1], "1")
         self.assertRaisesRegex(SystemExit, "there is no cmake", self.built, {})
+
+        # The command: where that can be built, on demand, or not at all.
+        everything = [*make[:4], "all", "-j", "3"]
+        self.assertEqual(self.built(tools, command=None, WEIR_JOBS="3"), [[*configure, on], everything])
+        self.assertEqual(self.built(tools, fails=[on], command=None, WEIR_JOBS="3"),
+                         [[*configure, on], [*configure, off], everything])
+        self.assertIn("the command weir is left out: it needs fmt", self.told)
+        self.assertEqual(self.built(tools, command=True, WEIR_JOBS="3"), [[*configure, on], everything])
+        self.assertRaises(subprocess.CalledProcessError, self.built, tools, fails=[on], command=True)
+
+    def test_what_cmake_makes_has_its_place(self):
+        installed = {"lib/libweir.so.0.1.2": b"\x7fELF library", "bin/weir": b"\x7fELF command",
+                     "lib/weir/libweir_preload.so": b"\x7fELF preload", "share/man/man1/weir.1": b".TH"}
+
+        def run(words):
+            prefix = Path(words[words.index("--prefix") + 1])
+            for name, content in installed.items():
+                (prefix / name).parent.mkdir(parents=True, exist_ok=True)
+                (prefix / name).write_bytes(content)
+                (prefix / "lib/libweir.so.0.1").unlink(missing_ok=True)
+                (prefix / "lib/libweir.so.0.1").symlink_to("libweir.so.0.1.2")
+
+        for wanted, command in (("on", True), ("OFF", False), ("", None)):
+            with unittest.mock.patch.object(weir_backend, "version", lambda: "0.1.2"), \
+                    unittest.mock.patch.object(weir_backend, "run", run), \
+                    unittest.mock.patch.object(weir_backend, "make", return_value=self.folder) as make, \
+                    unittest.mock.patch.dict(os.environ, WEIR_LIBRARY="", WEIR_WHEEL_COMMAND=wanted):
+                files = weir_backend.native_files()
+            make.assert_called_once_with(["all"], command=command)
+            self.assertEqual(files, {"weir/lib/libweir.so.0.1": b"\x7fELF library", "weir/bin/weir": b"\x7fELF command",
+                                     "weir/lib/weir/libweir_preload.so": b"\x7fELF preload",
+                                     "weir-0.1.2.data/data/share/man/man1/weir.1": b".TH"})
+
+    def test_extensions_that_were_built_ahead_are_packed(self):
+        fits = f"weir{weir_backend.version()}-torch2.11.0-cuda13-cxx11-cpython-312-x86_64-linux-gnu-0123456789ab.so"
+        for folder, name in (("one", fits), ("one", "weir0.0.9-torch2.11.0.so"), ("two", fits), ("two", "notes.txt")):
+            (self.folder / folder).mkdir(exist_ok=True)
+            (self.folder / folder / name).write_text(folder)
+        with unittest.mock.patch.dict(os.environ, WEIR_TORCH_EXTENSIONS=f"{self.folder / 'one'}::{self.folder / 'two'}"):
+            packed = {name: path for name, path in weir_backend.package_files().items() if "torch_extensions" in name}
+        self.assertEqual(packed, {f"torch_extensions/{fits}": self.folder / "one" / fits})
 
     def test_an_editable_package_is_this_tree(self):
         os.environ["WEIR_LIBRARY"] = LIBRARY
@@ -187,7 +246,8 @@ class Package(unittest.TestCase):
         self.assertEqual(name, f"{base}.tar.gz")
         for needed in ("pyproject.toml", "CMakeLists.txt", "src/CMakeLists.txt", "include/weir.h",
                        "cmake/weir_component.cmake", "python/backend/weir_backend.py", "python/weir/_abi.py",
-                       "LICENSE", "README.md", "PKG-INFO"):
+                       "LICENSE", "README.md", "PKG-INFO", "python/backend/elf_imports.py", "python/weir/torch/build.py",
+                       "tools/weir/main.cpp", "viewer/page.html", "docs/man/weir.1", "plugins/preload/preload.map"):
             self.assertIn(needed, names)
         self.assertFalse([each for each in names if "__pycache__" in each or "tests" in each.split("/")
                           or each.startswith("build")])

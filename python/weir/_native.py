@@ -22,7 +22,7 @@ from ._errors import Error, error_class
 PACKAGE = Path(__file__).resolve().parent
 # The version that _abi.py speaks; before 1.0 another minor version may have other structures.
 SPOKEN = (0, 1)
-SONAME = f"libweir.so.{SPOKEN[0]}"
+SONAME = f"libweir.so.{SPOKEN[0]}.{SPOKEN[1]}" if SPOKEN[0] == 0 else f"libweir.so.{SPOKEN[0]}"
 
 # --- From C to ctypes -------------------------------------------------------------------------------
 

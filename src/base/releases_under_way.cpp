@@ -2,6 +2,8 @@
 // A list of releases through the stacks of the threads that make them.
 #include "base/releases_under_way.hpp"
 
+#include "base/condition.hpp"
+
 namespace weir { inline namespace v0 { namespace detail {
 
 releases_under_way::release::release(releases_under_way& all) noexcept
@@ -29,7 +31,7 @@ bool releases_under_way::wait_for_others(mutex& held) {
   for (const release* each = first_; each != nullptr; each = each->after_)
     if (each->thread_ == std::this_thread::get_id()) return false;
   const std::uint64_t last = last_number_;
-  while (any_until(last)) changed_.wait(held);
+  while (any_until(last)) wait_on(changed_, held);
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/condition.hpp"
 #include "heap/carrier_scope.hpp"
 
 namespace weir { inline namespace v0 { namespace heap {
@@ -174,7 +175,7 @@ result<void> residency::await_move() {
   WEIR_TRY(may_wait());
   {
     const order::unnamed_stream others_name_theirs{core_.order_};
-    moved_.wait(core_.mutex_);
+    detail::wait_on(moved_, core_.mutex_);
   }
   return core_.usable();
 }

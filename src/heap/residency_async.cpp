@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/condition.hpp"
 #include "base/signals_blocked.hpp"
 #include "heap/carrier_scope.hpp"
 #include "heap/residency.hpp"
@@ -220,7 +221,7 @@ void residency::end() noexcept {
 void residency::end_carriers() noexcept {
   static_cast<void>(take_back(all_pools{}));
   for (;;) {
-    while (moving_ != 0) moved_.wait(core_.mutex_);
+    while (moving_ != 0) detail::wait_on(moved_, core_.mutex_);
     if (queued_.empty()) return;
     std::list<queued_move> rest;
     rest.splice(rest.end(), queued_);

@@ -10,6 +10,7 @@
 #include <array>
 #include <utility>
 
+#include "base/condition.hpp"
 #include "base/thread_end.hpp"
 #include "heap/asymmetric_barrier.hpp"
 #include "trace/ticks.hpp"
@@ -243,7 +244,7 @@ result<void> event_collector::flush() {
   const std::uint64_t request = ++flushes_requested_;
   woken_ = true;
   wake_up_.notify_one();
-  done_.wait(lock, [&] { return flushes_done_ >= request || ended_; });
+  while (flushes_done_ < request && !ended_) detail::wait_on(done_, lock);
   return status_;
 }
 

@@ -22,8 +22,11 @@ def main():
     dynamic = output("readelf", "--dynamic", "--wide", library)
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic)
     wrong += [f"needs {name}" for name in needed if not NEEDED.fullmatch(name)]
-    if not re.search(r"\(SONAME\).*\[libweir\.so\.\d+\]", dynamic):
+    if not re.search(r"\(SONAME\).*\[libweir\.so\.(0\.\d+|[1-9]\d*)\]", dynamic):
         wrong.append("has no versioned soname")
+
+    if "_ZNSt18condition_variable4wait" in output("nm", "--dynamic", "--undefined-only", library):
+        wrong.append("imports std::condition_variable::wait, which systems with glibc 2.34 lack (src/base/condition.hpp)")
 
     # What is loaded while a program runs, by Python for instance, shares 512 bytes of such storage
     # with everything else that is: the fast paths reach theirs by a fixed offset.
