@@ -111,6 +111,8 @@ result<bool> reclamation::take_pending_behind_waits(const request& wanted, const
       best = i;
   }
   if (best == waiting.size()) return false;
+  // Behind the waits it is the stream's own memory, and becomes that where nothing may fail.
+  pool.memory->prepare_free(wanted.stream);
   const order::pending_frees::waiting& chosen = waiting[best];
   WEIR_TRY_VALUE(waits, core_.placement_.wait(wanted.stream, chosen.freed, driver.enter()));
   if (!waits) return false;

@@ -237,6 +237,45 @@ TEST_F(host_memory_test, cached_blocks_of_a_new_stream_return_without_host_memor
   }
 }
 
+/// A block that waits for other streams becomes memory of a stream that the pool's store has never
+/// met.
+TEST_F(host_memory_test, a_new_stream_takes_what_is_pending_in_a_pool_or_is_refused) {
+  int refused = 0;
+  bool failed = true;
+  for (long enough = 0; failed; ++enough) {
+    ASSERT_LT(enough, 200);
+    SCOPED_TRACE("after " + std::to_string(enough) + " allocations");
+    caching_allocator memory = make({.limit = 64_MiB});
+    const stream fresh = new_stream();
+    const memory_pool pool = memory.create_pool("new to the stream").value();
+    void* const used = pool.allocate(40_MiB, *first);
+    ASSERT_TRUE(memory.record_stream(used, *second));
+    work_on(*second);
+    memory.deallocate(used, *first);
+    std::optional<result<void*>> answer;
+    {
+      const scarce_memory scarce{enough};
+      answer.emplace(pool.try_allocate(30_MiB, fresh));
+      failed = scarce_memory::take_failure();
+    }
+    ASSERT_EQ(check(memory), "");
+    if (*answer) {
+      memory.deallocate(**answer, fresh);
+    } else {
+      EXPECT_TRUE(answer->code() == errc::no_host_memory || answer->code() == errc::out_of_memory)
+          << answer->error().message();
+      ++refused;
+    }
+    if (!failed) {
+      EXPECT_EQ(memory.stats().waits, 2u) << "it was not taken behind waits";
+    }
+    machine->run_until_idle();
+    EXPECT_TRUE(memory.empty_cache());
+    EXPECT_EQ(memory.stats().reserved.current, 0_B);
+  }
+  EXPECT_GT(refused, 3);
+}
+
 /// A stream whose first request fails is met by the next one as if nothing had happened.
 TEST_F(host_memory_test, a_stream_is_known_whole_or_not_at_all) {
   bool failed = true;
