@@ -246,46 +246,55 @@ void fit_index::shrink_large(block_index index, unit_count units) noexcept {
   settle(gone);
 }
 
-/// The shortest run of the cell that fits closely.
-fit_index::close_match fit_index::close_fit_in(std::uint64_t cell, std::size_t in,
-                                               std::uint64_t units) const noexcept {
-  const chunk& home = *chunks_[cell / fan];
-  close_match found;
-  std::uint64_t shortest = longest_close(units) + 1;
+/// The shortest of the cell's runs from `units` to `longest` units. What is shortest, and how many
+/// there are, nobody can foretell: no branch asks for lengths.
+block_index fit_index::shortest_in(const chunk& home, std::size_t cell, std::uint64_t units,
+                                   std::uint64_t longest) const noexcept {
+  block_index found = no_block;
+  std::uint64_t least = longest - units + 1;  // what a run would have left, and one
   const auto look = [&](block_index at) {
-    const std::uint64_t length = blocks_[at].units;
-    if (length > large) return;
-    if (length_classes::class_of(length) == in) found.has_class = true;
-    if (length < units || length >= shortest) return;
-    shortest = length;
-    found.run = at;
+    const std::uint64_t left = std::uint64_t{blocks_[at].units} - units;
+    found = left < least ? at : found;
+    least = left < least ? left : least;
   };
-  for (block_index at = home.inside[cell % fan]; at != no_block; at = blocks_[at].in.right)
-    look(at);
-  if (home.over_end[cell % fan] != no_block) look(home.over_end[cell % fan]);
+  for (block_index at = home.inside[cell]; at != no_block; at = blocks_[at].in.right) look(at);
+  if (const block_index over = home.over_end[cell]; over != no_block) look(over);
   return found;
 }
 
-block_index fit_index::close_fit(std::uint64_t units) noexcept {
-  const std::size_t last =
-      length_classes::class_of(std::min<std::uint64_t>(longest_close(units), large));
-  for (std::size_t in = classes_.first_class(length_classes::class_of(units)); in <= last;
-       in = classes_.first_class(in + 1)) {
-    int tries = 8;  // in how many cells the runs of the class may all be too short, or too long
-    for (std::uint64_t cell = classes_.first(in); cell != length_classes::no_cell && tries > 0;
-         cell = classes_.first(in, cell + 1)) {
-      const close_match found = close_fit_in(cell, in, units);
-      if (found.run != no_block) return found.run;
-      if (found.has_class) {
-        --tries;
-      } else {
-        classes_.forget(in, cell);
-      }
+bool fit_index::has_class(const chunk& home, std::size_t cell, std::size_t in) const noexcept {
+  const std::uint64_t most = length_classes::longest_of(in);
+  const std::uint64_t least = length_classes::longest_of(in - 1) + 1;
+  return shortest_in(home, cell, least, most) != no_block;
+}
+
+/// A close fit in the lowest cell of a class.
+block_index fit_index::close_fit_of(std::size_t in, const close_lengths& wanted) noexcept {
+  const std::uint64_t longest = std::min<std::uint64_t>(wanted.longest, large);
+  int tries = 8;  // in how many cells the runs of the class may all be too short, or too long
+  for (std::uint64_t cell = classes_.first(in); cell != length_classes::no_cell;
+       cell = classes_.first(in, cell + 1)) {
+    const chunk& home = *chunks_[cell / fan];
+    const block_index found = shortest_in(home, cell % fan, wanted.units, longest);
+    if (found != no_block) return found;
+    if (!has_class(home, cell % fan, in)) {
+      classes_.forget(in, cell);
+    } else if (--tries == 0) {
+      break;
     }
   }
-  if (longest_close(units) <= large) return no_block;
+  return no_block;
+}
+
+block_index fit_index::close_fit(const close_lengths& wanted) noexcept {
+  std::uint64_t classes = classes_.classes_from(wanted.own_class) & wanted.classes;
+  for (; classes != 0; classes &= classes - 1) {
+    const std::size_t in = wanted.own_class + static_cast<std::size_t>(std::countr_zero(classes));
+    if (const block_index match = close_fit_of(in, wanted); match != no_block) return match;
+  }
+  if (wanted.longest <= large) return no_block;
   const block_index match = shortest(large + 1);
-  return match != no_block && blocks_[match].units <= longest_close(units) ? match : no_block;
+  return match != no_block && blocks_[match].units <= wanted.longest ? match : no_block;
 }
 
 block_index fit_index::lowest(std::uint64_t units) const noexcept {

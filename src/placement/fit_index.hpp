@@ -58,14 +58,29 @@ class fit_index {
   /// The run's start moves up by `units`, its end stays: remove and insert in one, for what is
   /// carved off a run's low end.
   void shrink(block_index index, unit_count units) noexcept;
-  /// The longest run that fits a request of so many units closely.
-  [[nodiscard]] static constexpr std::uint64_t longest_close(std::uint64_t units) noexcept {
-    return units + units / 8;
-  }
+  /// The lengths that fit a request closely: up to an eighth longer. For requests up to `large`
+  /// units.
+  struct close_lengths {
+    explicit constexpr close_lengths(std::uint64_t request) noexcept
+        : units{request},
+          longest{request + request / 8},
+          own_class{length_classes::class_of(request)},
+          classes{~(~std::uint64_t{1}
+                    << (length_classes::class_of(std::min<std::uint64_t>(longest, large)) -
+                        own_class))} {}
+
+    std::uint64_t units;
+    std::uint64_t longest;
+    std::size_t own_class;
+    std::uint64_t classes;  // a bit for each class of these lengths, from the own one on
+  };
   /// A run that fits closely: of the classes of length from the request's own up to an eighth more
   /// the first that has one that is long enough, and there one of the lowest cell. no_block if
-  /// there is none. Up to `large` units.
-  [[nodiscard]] block_index close_fit(std::uint64_t units) noexcept;
+  /// there is none.
+  [[nodiscard]] block_index close_fit(const close_lengths& wanted) noexcept;
+  [[nodiscard]] block_index close_fit(std::uint64_t units) noexcept {
+    return close_fit(close_lengths{units});
+  }
   /// The run of at least `units` at the lowest address; up to `most_low` units.
   [[nodiscard]] block_index lowest(std::uint64_t units) const noexcept;
   /// The shortest run of at least `units`, more than `large`; the lowest of equals.
@@ -156,12 +171,10 @@ class fit_index {
     return chunks_[cell / fan]->over_end[cell % fan];
   }
   void shrink_large(block_index index, unit_count units) noexcept;
-  struct close_match {
-    block_index run = no_block;
-    bool has_class = false;  // a run of the class starts in the cell
-  };
-  [[nodiscard]] close_match close_fit_in(std::uint64_t cell, std::size_t in,
-                                         std::uint64_t units) const noexcept;
+  [[nodiscard]] block_index shortest_in(const chunk& home, std::size_t cell, std::uint64_t units,
+                                        std::uint64_t longest) const noexcept;
+  [[nodiscard]] bool has_class(const chunk& home, std::size_t cell, std::size_t in) const noexcept;
+  [[nodiscard]] block_index close_fit_of(std::size_t in, const close_lengths& wanted) noexcept;
 
   block_store& blocks_;
   std::uint64_t base_;

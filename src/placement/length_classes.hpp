@@ -2,6 +2,7 @@
 // In which cells of an arena there may be free runs of which class of length.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -29,12 +30,17 @@ class length_classes {
  public:
   static constexpr std::uint64_t longest = 2048;
   static constexpr std::uint64_t no_cell = ~std::uint64_t{0};
-  static constexpr std::size_t no_class = ~std::size_t{0};
 
   /// The class of runs of so many units, 1 to `longest`. Longer runs have no lower class.
   [[nodiscard]] static constexpr std::size_t class_of(std::uint64_t units) noexcept {
     const auto shift = static_cast<unsigned>(std::bit_width(units | 63)) - 6;  // without a branch
     return static_cast<std::size_t>(shift * 32 + (units >> shift));
+  }
+
+  /// The longest runs of a class, in units.
+  [[nodiscard]] static constexpr std::uint64_t longest_of(std::size_t in) noexcept {
+    const std::size_t shift = std::max<std::size_t>(in / 32, 1) - 1;
+    return ((in - shift * 32 + 1) << shift) - 1;
   }
 
   /// From then on cells of these 64 can be entered. False where the host has no memory.
@@ -51,13 +57,10 @@ class length_classes {
     any_[in / fan] |= bit(in);
   }
   void forget(std::size_t in, std::uint64_t cell) noexcept;
-  /// The first class from `from` on that has a cell; no_class if there is none.
-  [[nodiscard]] std::size_t first_class(std::size_t from) const noexcept {
-    std::size_t word = from / fan;
-    for (std::uint64_t bits = since(any_[word], from);; bits = any_[word]) {
-      if (bits != 0) return word * fan + static_cast<std::size_t>(lowest(bits));
-      if (++word == any_.size()) return no_class;
-    }
+  /// Which of 64 classes from `from` on have a cell: its own bit is the lowest.
+  [[nodiscard]] std::uint64_t classes_from(std::size_t from) const noexcept {
+    const std::size_t word = from / fan;
+    return any_[word] >> from % fan | any_[word + 1] << 1 << (fan - 1 - from % fan);
   }
   /// The lowest cell of the class from `from` on; no_cell if there is none.
   [[nodiscard]] std::uint64_t first(std::size_t in, std::uint64_t from) const noexcept;
@@ -95,11 +98,13 @@ class length_classes {
     return chunk * fan + lowest(chunks_[chunk]->has[in]);
   }
 
-  std::vector<std::unique_ptr<node>> chunks_;             // by 64 cells
-  std::vector<std::unique_ptr<node>> groups_;             // by 64 chunks
-  std::vector<node> tops_;                                // by 64 groups
-  std::array<std::uint64_t, (classes + 63) / 64> any_{};  // a bit for each class that has a cell
+  std::vector<std::unique_ptr<node>> chunks_;  // by 64 cells
+  std::vector<std::unique_ptr<node>> groups_;  // by 64 chunks
+  std::vector<node> tops_;                     // by 64 groups
+  // A bit for each class that has a cell, and a word behind them that stays empty.
+  std::array<std::uint64_t, (classes + 63) / 64 + 1> any_{};
 };
 static_assert(length_classes::class_of(length_classes::longest) == 64 + 5 * 32);
+static_assert(length_classes::longest_of(63) == 63 && length_classes::longest_of(64) == 65);
 
 }}}  // namespace weir::v0::placement

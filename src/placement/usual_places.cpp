@@ -21,31 +21,42 @@ block_index usual_places::best_run(stream_slot owner, std::uint64_t units) const
   return runs.lowest(units);
 }
 
-bool usual_places::is_close(const block& run, std::uint64_t units) const noexcept {
-  return fits_closely(units) && run.units <= fit_index::longest_close(units);
-}
-
-/// Whether a request of so many units goes to `one` rather than to `other`: each is the best run of
-/// its owner.
-bool usual_places::is_better(const block& one, const block& other,
-                             std::uint64_t units) const noexcept {
-  if (!is_small(units)) return one.units < other.units;
-  if (is_close(one, units) != is_close(other, units)) return is_close(one, units);
-  return one.address < other.address;
-}
-
 free_place usual_places::fit(const request& wanted) {
   runs_.prepare_owner(wanted.stream);
   if (weighs_ends(wanted)) return fit_pinning_few(wanted);
   const std::uint64_t needed = wanted.units_with_alignment();
-  block_index match = best_run(wanted.stream, needed);
-  if (const block_index other = best_run(no_stream, needed); other != no_block) {
-    if (match == no_block || is_better(runs_[other], runs_[match], needed)) match = other;
+  block_index match = fits_closely(needed) ? close_fit(wanted.stream, needed) : no_block;
+  if (match == no_block) {
+    match = fit_anywhere(wanted.stream, needed);
+    if (match == no_block) return {};
+    if (is_tiny(needed))
+      if (const free_place beside = fit_beside_small(wanted); beside.first != no_block)
+        return beside;
   }
-  if (match == no_block) return {};
-  if (is_tiny(needed) && !is_close(runs_[match], needed))
-    if (const free_place beside = fit_beside_small(wanted); beside.first != no_block) return beside;
   return {.first = match, .start = limits_in(match, wanted).start};
+}
+
+/// Of two runs the one at the lower address; each may be no_block.
+block_index usual_places::lower_of(block_index one, block_index other) const noexcept {
+  if (one == no_block || other == no_block) return one == no_block ? other : one;
+  return runs_[other].address < runs_[one].address ? other : one;
+}
+
+/// A close fit of the stream or of everybody.
+block_index usual_places::close_fit(stream_slot stream, std::uint64_t units) const noexcept {
+  const fit_index::close_lengths close{units};
+  return lower_of(runs_.of(stream).close_fit(close), runs_.of(no_stream).close_fit(close));
+}
+
+/// The lowest run of the stream or of everybody; for a large request the shortest.
+block_index usual_places::fit_anywhere(stream_slot stream, std::uint64_t units) const noexcept {
+  const fit_index& own = runs_.of(stream);
+  const fit_index& other = runs_.of(no_stream);
+  if (is_small(units)) return lower_of(own.lowest(units), other.lowest(units));
+  const block_index one = own.shortest(units);
+  const block_index two = other.shortest(units);
+  if (one == no_block || two == no_block) return one == no_block ? two : one;
+  return runs_[two].units < runs_[one].units ? two : one;
 }
 
 std::uint64_t usual_places::high_end(block_index index, const request& wanted) const noexcept {

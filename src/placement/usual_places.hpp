@@ -79,9 +79,9 @@ class usual_places final : public place_chooser {
     return rules_.weighs_runs != 0 && wanted.alignment == 1 && size > slots_.slot_size() &&
            size <= 2 * slots_.slot_size();
   }
-  [[nodiscard]] bool is_close(const block& run, std::uint64_t units) const noexcept;
-  [[nodiscard]] bool is_better(const block& one, const block& other,
-                               std::uint64_t units) const noexcept;
+  [[nodiscard]] block_index lower_of(block_index one, block_index other) const noexcept;
+  [[nodiscard]] block_index close_fit(stream_slot stream, std::uint64_t units) const noexcept;
+  [[nodiscard]] block_index fit_anywhere(stream_slot stream, std::uint64_t units) const noexcept;
   [[nodiscard]] bool is_live(block_index index) const noexcept;
   [[nodiscard]] bool is_pinned(block_index neighbour, std::uint64_t border) const noexcept;
   [[nodiscard]] free_place fit_beside_small(const request& wanted) const;

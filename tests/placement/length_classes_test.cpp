@@ -50,19 +50,30 @@ TEST(length_classes_test, the_lowest_cell_of_a_class_is_found_at_any_distance) {
   EXPECT_EQ(classes.first(6, 0), no_cell) << "another class";
 }
 
-TEST(length_classes_test, the_first_class_that_has_a_cell_is_found) {
+TEST(length_classes_test, the_longest_runs_of_a_class_are_those_before_the_next_class) {
+  for (std::uint64_t units = 1; units < length_classes::longest; ++units) {
+    const std::size_t own = length_classes::class_of(units);
+    const bool is_longest = length_classes::class_of(units + 1) != own;
+    ASSERT_EQ(length_classes::longest_of(own) == units, is_longest) << units;
+  }
+}
+
+TEST(length_classes_test, the_classes_that_have_a_cell_are_found) {
+  constexpr std::uint64_t lowest_bit = 1;
   length_classes classes;
-  EXPECT_EQ(classes.first_class(0), length_classes::no_class);
+  EXPECT_EQ(classes.classes_from(0), 0u);
   ASSERT_TRUE(classes.prepare(1) && classes.prepare(70 * cells_of_gib));
   for (const std::size_t each : {3u, 130u, 224u})
     classes.enter(each, each == 130 ? 1 : 70 * cells_of_gib);
-  EXPECT_EQ(classes.first_class(0), 3u);
-  EXPECT_EQ(classes.first_class(3), 3u);
-  EXPECT_EQ(classes.first_class(4), 130u);
-  EXPECT_EQ(classes.first_class(131), 224u);
-  EXPECT_EQ(classes.first_class(225), length_classes::no_class);
+  EXPECT_EQ(classes.classes_from(0), lowest_bit << 3);
+  EXPECT_EQ(classes.classes_from(3), lowest_bit);
+  EXPECT_EQ(classes.classes_from(4), 0u) << "the next is more than 63 classes further";
+  EXPECT_EQ(classes.classes_from(100), lowest_bit << 30);
+  EXPECT_EQ(classes.classes_from(64), 0u);
+  EXPECT_EQ(classes.classes_from(67), lowest_bit << 63);
+  EXPECT_EQ(classes.classes_from(224), lowest_bit);
   classes.forget(130, 1);
-  EXPECT_EQ(classes.first_class(4), 224u);
+  EXPECT_EQ(classes.classes_from(100), 0u);
 }
 
 TEST(length_classes_test, a_cell_stays_until_it_is_forgotten) {
