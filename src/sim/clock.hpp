@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -29,6 +30,8 @@ using knowledge = std::shared_ptr<const std::vector<std::uint64_t>>;
 struct moment {
   stamp at{};
   knowledge known{};
+  /// A tick of the host's at which it knew all that is in `known`; 0: there is none.
+  std::uint64_t host_knows{};
 
   /// Whether `other` happened at or before this moment. Since an actor that learns of an action
   /// learns all that the action knew, one comparison decides.
@@ -55,35 +58,66 @@ class actor_clock {
   const moment& tick() noexcept {
     ++now_.at.tick;
     ++version_;
+    has_learnt_ = false;
     return now_;
   }
 
-  /// From now on everything up to `other` is known here.
+  /// From now on everything up to `other` is known here. Comparing what is known actor by actor is
+  /// most of the cost of a machine with many streams. Streams mostly learn from the host, and the
+  /// host from them: then one of the two is known to know it all.
   void learn(const moment& other) {
     if (now_.includes(other.at)) return;
-    own_known();
-    const std::size_t other_size = other.known ? other.known->size() : 0;
-    const std::size_t actors = std::max(other_size, std::size_t{other.at.actor} + 1);
-    if (own_->size() < actors) own_->resize(actors, 0);
-    for (std::size_t i = 0; i < other_size; ++i) {
-      (*own_)[i] = std::max((*own_)[i], (*other.known)[i]);
+    now_.host_knows = 0;
+    if (other.known && !has_learnt_ && other.includes(now_.at)) {
+      take_over(other);
+    } else {
+      merge(other);
     }
-    (*own_)[other.at.actor] = std::max((*own_)[other.at.actor], other.at.tick);
+    std::uint64_t& tick = (*own_)[other.at.actor];
+    tick = std::max(tick, other.at.tick);
+    has_learnt_ = true;
     ++version_;
   }
 
  private:
   /// A list of our own to write to: a new one only where somebody keeps a moment with the old one.
-  void own_known() {
-    if (own_ && own_.use_count() == 2) return;  // own_ and now_.known
-    own_ = own_ ? std::make_shared<std::vector<std::uint64_t>>(*own_)
-                : std::make_shared<std::vector<std::uint64_t>>();
+  [[nodiscard]] bool is_own() const noexcept { return own_ && own_.use_count() == 2; }
+  void own(std::shared_ptr<std::vector<std::uint64_t>> list) noexcept {
+    own_ = std::move(list);
     now_.known = own_;
+  }
+  void make_room(std::size_t actors) {
+    if (own_->size() < actors) own_->resize(actors, 0);
+  }
+
+  /// `other` knows all that is known here.
+  void take_over(const moment& other) {
+    if (is_own()) {
+      *own_ = *other.known;
+    } else {
+      own(std::make_shared<std::vector<std::uint64_t>>(*other.known));
+    }
+    make_room(other.at.actor + std::size_t{1});
+    // The host ticks after every lesson: who includes a tick of it knows what it knew then.
+    if (other.at.actor == host_actor) now_.host_knows = other.at.tick;
+  }
+
+  void merge(const moment& other) {
+    if (!is_own())
+      own(own_ ? std::make_shared<std::vector<std::uint64_t>>(*own_)
+               : std::make_shared<std::vector<std::uint64_t>>());
+    make_room(other.at.actor + std::size_t{1});
+    if (!other.known) return;
+    if (other.host_knows != 0 && now_.includes({host_actor, other.host_knows})) return;
+    make_room(other.known->size());
+    for (std::size_t i = 0; i < other.known->size(); ++i)
+      (*own_)[i] = std::max((*own_)[i], (*other.known)[i]);
   }
 
   moment now_{};
   std::shared_ptr<std::vector<std::uint64_t>> own_{};  // what now_.known points to
   std::uint64_t version_ = 1;
+  bool has_learnt_ = false;  // since the last tick: who knows of that need not know the lesson
 };
 
 /// Hands out actor numbers. A number is used again only once the host knows of everything its

@@ -4,6 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <random>
+#include <vector>
+
 namespace weir::sim { namespace {
 
 TEST(Clock, IncludesItsOwnPastOnly) {
@@ -66,6 +72,45 @@ TEST(Clock, VersionChangesWithEveryDeedAndEveryLesson) {
   EXPECT_NE(before, taught);
   b.learn(a.now());
   EXPECT_EQ(b.version(), taught) << "nothing new";
+}
+
+/// Streams and the host learn from each other as they do in a machine: what they know is what they
+/// would know if every lesson compared all that both sides know.
+TEST(Clock, KnowsWhatListsThatAreComparedInFullKnow) {
+  constexpr std::size_t actors = 6;
+  using list = std::array<std::uint64_t, actors>;
+  std::vector<actor_clock> clocks;
+  for (actor_index each = 0; each < actors; ++each) clocks.emplace_back(each);
+  std::array<list, actors> full{};
+  struct memory {
+    moment when;
+    list known;
+  };
+  std::vector<memory> moments;
+  std::mt19937 random{3};
+  const auto tick = [&](std::size_t who) {
+    ++full[who][who];
+    moments.push_back({clocks[who].tick(), full[who]});
+  };
+  for (int step = 0; step < 20'000; ++step) {
+    const std::size_t who = random() % actors;
+    if (moments.empty() || random() % 3 == 0) {
+      tick(who);
+      continue;
+    }
+    // Now and then something old; else from the host, or what was done last.
+    const bool from_host = who != host_actor && random() % 2 == 0;
+    const memory lesson = from_host           ? memory{clocks[host_actor].now(), full[host_actor]}
+                          : random() % 8 == 0 ? moments[random() % moments.size()]
+                                              : moments.back();
+    clocks[who].learn(lesson.when);
+    for (std::size_t i = 0; i < actors; ++i) full[who][i] = std::max(full[who][i], lesson.known[i]);
+    if (who == host_actor) tick(who);  // as timeline::host_learns() does
+    for (actor_index i = 0; i < actors; ++i) {
+      ASSERT_TRUE(full[who][i] == 0 || clocks[who].now().includes({i, full[who][i]})) << step;
+      ASSERT_FALSE(clocks[who].now().includes({i, full[who][i] + 1})) << step;
+    }
+  }
 }
 
 TEST(ActorRegistry, ReusesANumberOnlyOnceTheHostKnowsAll) {
