@@ -28,6 +28,18 @@ struct entry {
   const pickle_value* pool = nullptr;  // its id; null: not said
 };
 
+/// What was live, and the most that it was.
+struct highest_sum {
+  std::uint64_t now = 0;
+  std::uint64_t most = 0;
+
+  void add(std::uint64_t size) noexcept {
+    now += size;
+    most = std::max(most, now);
+  }
+  void subtract(std::uint64_t size) noexcept { now -= std::min(now, size); }
+};
+
 /// What is known of reserved memory.
 struct segment_label {
   std::uint64_t stream = 0;
@@ -160,20 +172,26 @@ class snapshot_reader {
       extent.events = history.size();
       std::uint64_t reserved = 0;  // the change since the history began
       std::uint64_t most_reserved = 0;
-      std::uint64_t live = 0;
-      std::uint64_t most_live = 0;
+      highest_sum requested;  // live until their frees are requested, and until they are completed
+      highest_sum completed;
+      bool tells_requests = false;
       for (const pickle_value& each : history) {
         if (!step()) return too_many();
         const std::string_view action = text(each, "action");
         const std::uint64_t size = natural(each, "size");
         if (begins_segment(action)) reserved += size;
         if (ends_segment(action)) reserved -= size;
-        if (action == "alloc") live += size;
-        if (action == "free_requested") live -= std::min(live, size);
+        if (action == "alloc") {
+          requested.add(size);
+          completed.add(size);
+        }
+        if (action == "free_requested") requested.subtract(size);
+        if (action == "free_completed") completed.subtract(size);
+        tells_requests |= action == "free_requested";
         if (static_cast<std::int64_t>(reserved - most_reserved) > 0) most_reserved = reserved;
-        most_live = std::max(most_live, live);
       }
-      extent.bytes = std::max(extent.bytes - reserved + most_reserved, most_live);
+      extent.bytes = std::max(extent.bytes - reserved + most_reserved,
+                              tells_requests ? requested.most : completed.most);
     }
     return all;
   }
@@ -221,7 +239,27 @@ class snapshot_reader {
                           .source = &each,
                           .pool = member(each, "pool_id")});
     }
+    if (lacks_requested_frees()) {
+      for (entry& each : history_)
+        if (each.action == "free_completed") each.action = "free_requested";
+    }
     return {};
+  }
+
+  /// Whether the history says of no block when its free was requested, though it says of one that
+  /// it allocated when its free was completed: who records may leave such entries out
+  /// (skip_actions).
+  [[nodiscard]] bool lacks_requested_frees() const {
+    std::unordered_map<std::uint64_t, std::uint64_t> allocated;  // sizes by address
+    bool completes_any = false;
+    for (const entry& each : history_) {
+      if (each.action == "free_requested") return false;
+      if (each.action == "alloc") allocated[each.address] = each.size;
+      if (each.action != "free_completed") continue;
+      const auto block = allocated.find(each.address);
+      completes_any |= block != allocated.end() && block->second == each.size;
+    }
+    return completes_any;
   }
 
   /// What was there before the history: blocks that it frees without having allocated them, and

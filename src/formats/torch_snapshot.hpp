@@ -29,8 +29,9 @@ struct device_choice {
 /// ring was full, is rebuilt from the history and from the final segments: it is reserved and
 /// allocated at time 0, before a marker that says so. Annotations and snapshots become markers,
 /// user metadata tags. The streams that were recorded for a block are not in a snapshot; `reusable`
-/// says when they were done with it. invalid_argument: no pickle, not of a snapshot, or without the
-/// device that is asked for.
+/// says when they were done with it. A history that was recorded without `free_requested` frees
+/// blocks where it says `free_completed`. invalid_argument: no pickle, not of a snapshot, or
+/// without the device that is asked for.
 [[nodiscard]] result<recording> read_torch_snapshot(std::string_view bytes, std::string_view name,
                                                     const input_limits& limits = {},
                                                     const device_choice& choice = {});

@@ -366,6 +366,44 @@ TEST(torch_snapshot, keeps_blocks_in_use_whose_frees_its_history_does_not_comple
   EXPECT_EQ(without.events.size(), 2u);
 }
 
+TEST(torch_snapshot, takes_frees_as_requested_when_they_are_completed_where_it_says_no_more) {
+  const auto recorded =
+      read_history({entry("free_completed", 0x5000, 7, 1), entry("alloc", 0x1000, 10, 1),
+                    entry("free_completed", 0x1000, 10, 4), entry("alloc", 0x1000, 10, 5),
+                    entry("alloc", 0x2000, 20, 6), entry("free_completed", 0x2000, 20, 8)})
+          .value();
+  EXPECT_EQ(recorded.events,
+            (std::vector<trace_event>{
+                {.address = 0x5000, .size = 7, .kind = allocate},
+                {.kind = trace_kind::marker},
+                {.address = 0x5000, .size = 7, .kind = deallocate},
+                {.address = 0x1000, .size = 10, .kind = allocate},
+                {.time = 3000, .address = 0x1000, .size = 10, .kind = deallocate},
+                {.time = 4000, .address = 0x1000, .size = 10, .kind = allocate},
+                {.time = 5000, .address = 0x2000, .size = 20, .kind = allocate},
+                {.time = 7000, .address = 0x2000, .size = 20, .kind = deallocate}}));
+  // One request says that they are told, and a completion without one is of a free from before.
+  const auto told =
+      read_history({entry("alloc", 0x1000, 10, 1), entry("free_completed", 0x1000, 10, 4),
+                    entry("alloc", 0x2000, 20, 6), entry("free_requested", 0x2000, 20, 8)})
+          .value();
+  EXPECT_EQ(told.events.size(), 3u);
+  // Of blocks that the history did not allocate it is more likely that they were freed before it.
+  EXPECT_EQ(read_history({entry("free_completed", 0x5000, 7, 1)}).value().events.size(), 0u);
+}
+
+TEST(torch_snapshot, chooses_the_device_by_what_was_live_though_frees_are_only_completed) {
+  std::vector<py> often;
+  for (std::int64_t time = 0; time < 4; ++time) {
+    often.push_back(entry("alloc", 0x1000, 100, time));
+    often.push_back(entry("free_completed", 0x1000, 100, time));
+  }
+  const auto recorded = read(py::dict(
+      {{"device_traces", py::list({py::list(often), py::list({entry("alloc", 0x2000, 300, 1)})})},
+       {"segments", py::list({})}}));
+  EXPECT_EQ(recorded.value().device, "cuda:1");
+}
+
 TEST(torch_snapshot, knows_the_pools_of_blocks_from_before_its_history) {
   const auto recorded =
       read(py::dict(

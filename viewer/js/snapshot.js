@@ -266,6 +266,34 @@ const noSnapshot = (reason) => new FileProblem(`not a PyTorch snapshot: ${reason
 const beginsSegment = (action) => action === 'segment_alloc' || action === 'segment_map';
 const endsSegment = (action) => action === 'segment_free' || action === 'segment_unmap';
 
+// What was live, and the most that it was.
+class HighestSum {
+  now = 0;
+  most = 0;
+
+  add(size) {
+    this.now += size;
+    this.most = Math.max(this.most, this.now);
+  }
+
+  subtract(size) {
+    this.now -= Math.min(this.now, size);
+  }
+}
+
+// Whether a history says of no block when its free was requested, though it says of one that it allocated when its free was
+// completed: who records may leave such entries out (skip_actions).
+function lacksRequestedFrees(entries) {
+  const allocated = new Map();  // sizes by address
+  let completesAny = false;
+  for (const { action, address, size } of entries) {
+    if (action === 'free_requested') return false;
+    if (action === 'alloc') allocated.set(address, size);
+    if (action === 'free_completed' && allocated.get(address) === size) completesAny = true;
+  }
+  return completesAny;
+}
+
 // Ranges of addresses that do not overlap, each with a label; by address.
 class SegmentRanges {
   constructor() {
@@ -379,22 +407,24 @@ class SnapshotReader {
       if (!entries.length) return;
       let reserved = 0;  // the change since the history began
       let mostReserved = 0;
-      let live = 0;
-      let mostLive = 0;
+      const requested = new HighestSum();  // live until their frees are requested, and until they are completed
+      const completed = new HighestSum();
+      let tellsRequests = false;
       for (const entry of entries) {
         this.step();
         const action = textOf(entry, 'action');
         const size = naturalOf(entry, 'size');
         if (beginsSegment(action)) reserved += size;
         if (endsSegment(action)) reserved -= size;
-        if (action === 'alloc') live += size;
-        if (action === 'free_requested') live -= Math.min(live, size);
+        if (action === 'alloc') [requested, completed].forEach((sum) => sum.add(size));
+        if (action === 'free_requested') requested.subtract(size);
+        if (action === 'free_completed') completed.subtract(size);
+        tellsRequests ||= action === 'free_requested';
         mostReserved = Math.max(mostReserved, reserved);
-        mostLive = Math.max(mostLive, live);
       }
       const extent = extentOf(device);
       extent.events = entries.length;
-      extent.bytes = Math.max(extent.bytes - reserved + mostReserved, mostLive);
+      extent.bytes = Math.max(extent.bytes - reserved + mostReserved, (tellsRequests ? requested : completed).most);
     });
     return [...all].sort(([a], [b]) => a - b);
   }
@@ -409,11 +439,13 @@ class SnapshotReader {
   }
 
   entriesOf(traces) {
-    return elementsOf(elementsOf(traces)[this.device]).map((source, i) => {
+    const entries = elementsOf(elementsOf(traces)[this.device]).map((source, i) => {
       this.step();
       if (!isDict(source) || source.find('action') === undefined) throw noSnapshot(`entry ${i} has no action`);
       return { action: textOf(source, 'action'), address: naturalOf(source, 'addr'), size: naturalOf(source, 'size'), time: naturalOf(source, 'time_us'), source, pool: source.find('pool_id') };
     });
+    if (lacksRequestedFrees(entries)) for (const entry of entries) if (entry.action === 'free_completed') entry.action = 'free_requested';
+    return entries;
   }
 
   // What was there before the history: blocks that it frees without having allocated them, and blocks that are live at the

@@ -110,6 +110,22 @@ test('some blocks may say when they were reusable and others not', async () => {
   assert.equal(lifetimes.mostInUse(), 100);
 });
 
+test('where frees are only said to be completed they are then', async () => {
+  const history = [entry('alloc', 1, 100, 0), entry('free_completed', 1, 100, 1), entry('alloc', 2, 100, 2), entry('alloc', 1, 100, 3), entry('free_completed', 2, 100, 4)];
+  const snapshot = { device_traces: [history], segments: [] };
+  const lifetimes = await new Lifetimes(await read(snapshot)).read(async () => {});
+  assert.deepEqual([...lifetimes.live], [100, 0, 100, 200, 100]);
+  assert.equal(lifetimes.mostInUse(), 200);
+  const told = { device_traces: [[...history, entry('free_requested', 1, 100, 5)]], segments: [] };
+  assert.deepEqual([...(await new Lifetimes(await read(told)).read(async () => {})).live], [100, 200, 100, 200, 100]);
+});
+
+test('the device is chosen by what was live, also where frees are only said to be completed', async () => {
+  const often = [1, 2, 3, 4].flatMap((time) => [entry('alloc', 1, 100, time), entry('free_completed', 1, 100, time)]);
+  const recording = await read({ device_traces: [often, [entry('alloc', 1, 300, 0)]], segments: [] });
+  assert.equal(recording.device, 'cuda:1');
+});
+
 for (const [title, body] of tests) {
   try {
     await body();
