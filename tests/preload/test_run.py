@@ -441,7 +441,7 @@ class Recording(Case):
         trace.write_text("mine")
         ran = self.weir_run(["true"], "--record", trace)
         self.assertEqual(ran.returncode, 64)
-        self.assertIn("is there already, and is left alone", ran.stderr)
+        self.assertIn("the file exists; remove it or name another", ran.stderr)
         self.assertEqual(trace.read_text(), "mine")
 
     def test_further_traces_replace_nothing(self):
@@ -547,8 +547,8 @@ class Processes(Case):
         if subprocess.run(["cc", "-static", "-o", program, source], capture_output=True).returncode != 0:
             self.skipTest("no static C library")
         ran = self.weir_run([program])
-        self.assertEqual((ran.returncode, ran.stderr), (4, f"weir run: {program} is linked statically: nothing can be "
-                                                          "preloaded, and it runs as it is\n"))
+        self.assertEqual((ran.returncode, ran.stderr), (4, f"weir run: {program} is linked statically, so nothing can be "
+                                                          "preloaded; it runs without weir\n"))
 
     def test_programs_with_rights_of_their_own(self):
         program = self.folder / "program"
@@ -561,8 +561,8 @@ class Processes(Case):
         os.chmod(self.folder, 0o755)
         ran = self.weir_run([program])
         self.assertEqual(ran.returncode, 0)
-        self.assertEqual(ran.stderr, f"weir run: {program} runs with rights of its own: the loader preloads nothing "
-                                     "then, and it runs as it is\n")
+        self.assertEqual(ran.stderr, f"weir run: {program} is set-uid or has capabilities, so the loader "
+                                     "preloads nothing; it runs without weir\n")
         self.assertEqual(self.weir_run([program], "--quiet").stderr, "")
 
     def test_words_that_are_not_understood(self):
@@ -670,8 +670,8 @@ class InPython(Case):
                 self.assertEqual(self.weir_run([sys.executable, *flags, "-c", text, "-I"]).stdout, "False\n")
         ran = self.weir_run([sys.executable, "-I", "-c", text], "--python", "on")
         self.assertEqual(ran.stdout, "False\n")
-        self.assertEqual(ran.stderr, f"weir run: {sys.executable} ignores PYTHONPATH (-E, -I or -S), and runs as it "
-                                     "is; without --python on it gets the preloaded library\n")
+        self.assertEqual(ran.stderr, f"weir run: {sys.executable} ignores PYTHONPATH (-E, -I or -S), so weir is not "
+                                     "enabled in it; leave --python on out to preload the library instead\n")
 
     def test_children(self):
         text = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import cupy'])"

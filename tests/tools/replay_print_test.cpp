@@ -96,11 +96,10 @@ TEST(replay_print, where_memory_ran_out_there_is_no_ratio) {
   EXPECT_EQ(written["first_oom"],
             (json{{"at_ns", 2'000'001'250}, {"size", 3 << 20}, {"in_use", 5 << 20}}));
   EXPECT_EQ(out_of_memory_text(made.outcome),
-            "out of memory at 2.000001250 s: 3 MiB could not be had with 5 MiB in use; 1 request "
-            "could not be met");
+            "out of memory at 2.000001250 s: a request of 3 MiB failed with 5 MiB in use; 1 "
+            "request failed");
   made.outcome.ooms = 20;
-  EXPECT_THAT(out_of_memory_text(made.outcome),
-              testing::EndsWith("; 20 requests could not be met"));
+  EXPECT_THAT(out_of_memory_text(made.outcome), testing::EndsWith("; 20 requests failed"));
 }
 
 TEST(replay_print, microseconds_are_rounded) {

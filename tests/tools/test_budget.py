@@ -79,8 +79,9 @@ class Case(unittest.TestCase):
 
 class Budget(Case):
     def test_nobody(self):
-        self.assertEqual(self.expect(self.budget(), 0).stdout, "no process shares a card\n")
-        self.assertEqual(self.expect(self.budget("clear"), 0).stdout, "0 shares taken back\n")
+        self.assertEqual(self.expect(self.budget(), 0).stdout, "no process has a share of a card; start one with "
+                         "WEIR_BUDGET=floor=8GiB,ceiling=20GiB\n")
+        self.assertEqual(self.expect(self.budget("clear"), 0).stdout, "0 shares removed\n")
 
     def test_shares_are_listed(self):
         one = self.program("floor=8GiB,ceiling=20GiB,priority=2,name=trainer")
@@ -114,15 +115,18 @@ class Budget(Case):
         self.assertEqual([shown["trainer"][each] for each in ("floor", "ceiling", "priority")],
                          [GIB // 2, GIB, -7])
         for words, code, said in (
-                (["set", "nobody", "--floor", "1GiB"], 2, "there is no member nobody"),
+                (["set", "nobody", "--floor", "1GiB"], 2, "member nobody does not exist; weir budget lists the members"),
                 (["set", "trainer", "--floor", "2GiB"], 2, "a floor of 2 GiB is above the ceiling of 1 GiB"),
                 (["set", "trainer", "--floor", "77GiB", "--ceiling", "80GiB"], 2,
                  f"the floors of others leave 76 GiB of the card's 80 GiB: server (process {two.pid}, floor 4 GiB, "
                  "priority 0) holds 0 B"),
-                (["set", "trainer"], 64, "set needs --floor, --ceiling or --priority"),
-                (["set", "trainer", "--floor", "much"], 64, "--floor: much is no size"),
-                (["set", "--floor", "1GiB"], 64, "set needs a MEMBER"),
-                (["list", "trainer"], 64, "only set is about one MEMBER")):
+                (["set", "trainer"], 64, "set: missing --floor, --ceiling or --priority"),
+                (["set", "trainer", "--floor", "much"], 64,
+                 "--floor: expected a size, such as 24GiB or 24GB, got much"),
+                (["set", "trainer", "--ceiling", "12"], 64,
+                 "--ceiling: expected a size with a unit, such as 24GiB or 24GB, got 12"),
+                (["set", "--floor", "1GiB"], 64, "set: missing MEMBER, a process's number or a name"),
+                (["list", "trainer"], 64, "list takes no MEMBER; only set does")):
             self.assertEqual(self.expect(self.budget(*words), code).stderr, f"weir budget: {said}\n")
         self.expect(self.budget("sell"), 64)
         self.expect(self.budget("set", "trainer", "--priority", "1001"), 64)
@@ -130,14 +134,14 @@ class Budget(Case):
     def test_names_that_two_have_are_told_apart(self):
         one, two = self.program("name=twin"), self.program("name=twin")
         ran = self.expect(self.budget("set", "twin", "--priority", "1"), 2)
-        self.assertEqual(ran.stderr, f"weir budget: twin is one of several: {one.pid}.1, {two.pid}.1\n")
+        self.assertEqual(ran.stderr, f"weir budget: twin names several members; choose one of {one.pid}.1, {two.pid}.1\n")
 
     def test_the_share_of_a_killed_program_is_taken_back(self):
         one = self.program("floor=60GiB,name=first")
         one.process.send_signal(signal.SIGKILL)
         one.process.wait()
         self.assertEqual(self.members(), {})
-        self.assertEqual(self.expect(self.budget("clear"), 0).stdout, "1 share taken back\n")
+        self.assertEqual(self.expect(self.budget("clear"), 0).stdout, "1 share removed\n")
         self.program("floor=60GiB,name=second")
         self.assertEqual(list(self.members()), ["second"])
 

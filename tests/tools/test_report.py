@@ -4,6 +4,7 @@
 
 import argparse
 import base64
+import os
 import re
 import struct
 import sys
@@ -156,11 +157,12 @@ class Report(Case):
         self.expect_progress("trying the card", "report", self.small, "-o", self.page, "--capacity", "1GB")
 
     def test_cards_that_are_none(self):
-        ran = self.report(self.small, "--capacity", "12 pounds", code=64)
-        self.assertEqual(ran.stderr, 'weir report: "12 pounds" is no size, such as 24GiB or 24GB\n')
+        for given, wanted in (("12 pounds", "a size"), ("12", "a size with a unit")):
+            ran = self.report(self.small, "--capacity", given, code=64)
+            self.assertEqual(ran.stderr, f"weir report: --capacity: expected {wanted}, such as 24GiB or 24GB, got {given}\n")
         self.report(self.small, "--capacity", "0", code=64)
         ran = self.report(self.small, "--capacity", "1GB", "--policy", "none", code=64)
-        self.assertEqual(ran.stderr, "weir report: --capacity asks policies: name some with --policy\n")
+        self.assertEqual(ran.stderr, "weir report: --capacity needs policies; name them with --policy\n")
 
     def test_progress_of_fits(self):
         self.expect_progress("fitting", "report", self.small, "-o", self.page, "--fit")
@@ -173,7 +175,7 @@ class Report(Case):
     def test_nothing_is_overwritten_unless_asked(self):
         self.page.write_text("precious")
         ran = self.report(self.small, code=2)
-        self.assertEqual(ran.stderr, f"weir report: {self.page} exists; --force replaces it\n")
+        self.assertEqual(ran.stderr, f"weir report: {self.page}: the file exists; --force replaces it\n")
         self.assertEqual(self.page.read_text(), "precious")
         self.report(self.small, "--force")
         self.assertTrue(self.page.read_text().startswith("<!doctype html>"))
@@ -200,7 +202,7 @@ class Report(Case):
         trace = self.folder / "dropped.weirtrace"
         trace.write_bytes(head + struct.pack("<I", zlib.crc32(head)) + frame(1, 1, b"\x0c\x07") + frame(3, 1, b"\x00"))
         ran = self.report(trace, "--policy", "none", code=1)
-        self.assertEqual(ran.stderr, f"weir report: {trace}: 7 events were dropped by the recorder\n")
+        self.assertEqual(ran.stderr, f"weir report: {trace}: the recorder dropped 7 events; figures are too low\n")
         self.assertEqual(Index(self.page.read_text()).dropped, 7)
 
     def test_what_cannot_be_read_or_written(self):
@@ -211,7 +213,7 @@ class Report(Case):
         self.assertIn("no/such: No such file or directory", ran.stderr)
         (self.folder / "full").mkdir()
         ran = self.expect(weir("report", self.small, "-o", self.folder / "full", "-f"), 2)
-        self.assertIn("full: is no regular file", ran.stderr)
+        self.assertIn("full: expected a regular file", ran.stderr)
         (self.folder / "full").rmdir()
         self.assertEqual(sorted(self.folder.iterdir()), before)
 
@@ -221,8 +223,16 @@ class Report(Case):
             ran = self.report(self.small, *words, code=64)
             self.assertNotEqual(ran.stderr, "")
             self.assertFalse(self.page.exists())
-        self.expect(weir("report", self.small), 64)
         self.expect(weir("report", "-o", self.page), 64)
+
+    def test_a_page_without_a_name_is_named_after_the_recording(self):
+        before = Path.cwd()
+        os.chdir(self.folder)
+        try:
+            self.assertTrue(self.expect(weir("report", self.small, "--policy", "none"), 0).stdout.startswith("small.html: "))
+        finally:
+            os.chdir(before)
+        self.assertTrue((self.folder / "small.html").read_text().startswith("<!doctype html>"))
 
 
 if __name__ == "__main__":

@@ -187,17 +187,19 @@ TEST(warn_if_damaged, says_what_is_missing) {
   recording torn = whole;
   torn.damage = trace_damage{77, "it ends here"};
   const std::string damaged =
-      "weir plan: a/file: damaged at byte 77: it ends here; 3 events stand before it\n";
+      "weir plan: a/file: damaged at byte 77: it ends here; read 3 events before it\n";
   EXPECT_EQ(warning(torn), std::pair(true, damaged));
   recording late = whole;
   late.dropped = 1;
   EXPECT_EQ(warning(late),
-            std::pair(true, std::string{"weir plan: a/file: 1 events were dropped by the "
-                                        "recorder\n"}));
+            std::pair(true, std::string{"weir plan: a/file: the recorder dropped 1 event; figures "
+                                        "are too low\n"}));
   torn.dropped = 5;
   EXPECT_EQ(
       warning(torn),
-      std::pair(true, damaged + "weir plan: a/file: 5 events were dropped by the recorder\n"));
+      std::pair(
+          true,
+          damaged + "weir plan: a/file: the recorder dropped 5 events; figures are too low\n"));
 }
 
 TEST(print_error, prefers_the_detail) {

@@ -2,6 +2,7 @@
 // Words of the command line: ranges and corrections.
 #include "words.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace weir::command { namespace {
@@ -9,12 +10,12 @@ namespace weir::command { namespace {
 TEST(words, ranges_are_said_in_words) {
   EXPECT_EQ(between(1, 8)("1"), "");
   EXPECT_EQ(between(1, 8)("8"), "");
-  EXPECT_EQ(between(1, 8)("0"), "0 is no number from 1 to 8");
-  EXPECT_EQ(between(1, 8)("9"), "9 is no number from 1 to 8");
-  EXPECT_EQ(between(0.5, 2.0)("x"), "x is no number from 0.5 to 2");
+  EXPECT_EQ(between(1, 8)("0"), "expected a number from 1 to 8, got 0");
+  EXPECT_EQ(between(1, 8)("9"), "expected a number from 1 to 8, got 9");
+  EXPECT_EQ(between(0.5, 2.0)("x"), "expected a number from 0.5 to 2, got x");
   EXPECT_EQ(at_least(1)("1"), "");
-  EXPECT_EQ(at_least(1)("0"), "0 is no number of 1 or more");
-  EXPECT_EQ(at_least(0.0)("-5"), "-5 is no number of 0 or more");
+  EXPECT_EQ(at_least(1)("0"), "expected a number of at least 1, got 0");
+  EXPECT_EQ(at_least(0.0)("-5"), "expected a number of at least 0, got -5");
 }
 
 TEST(words, whole_numbers_do_not_wrap) {
@@ -22,6 +23,38 @@ TEST(words, whole_numbers_do_not_wrap) {
   EXPECT_EQ(whole_number()("18446744073709551615"), "");
   for (const char* const text : {"-1", "", "1.5", "+1", "0x1", " 1", "18446744073709551616"})
     EXPECT_EQ(whole_number()(text), std::string{"expected a whole number from 0, got "} + text);
+}
+
+TEST(words, variables_that_are_nearly_one_of_weirs_are_named) {
+  const char* const environment[] = {
+      "HOME=/",         "WEIR_HEAP_LIMT=1",   "WEIR_HEAP_LIMIT=1GiB", "WEIR_RECORDS=x",
+      "WEIR_LIBRARY=x", "WEIR_RUN_FREE=wait", "WEIR_JOBS=2",          nullptr};
+  EXPECT_THAT(misspelt_variables(environment),
+              testing::ElementsAre("the environment variable WEIR_HEAP_LIMT is unknown and "
+                                   "ignored; did you mean WEIR_HEAP_LIMIT?",
+                                   "the environment variable WEIR_RECORDS is unknown and ignored; "
+                                   "did you mean WEIR_RECORD?"));
+}
+
+TEST(words, one_of_several_words_is_accepted) {
+  EXPECT_EQ(one_of({"table", "csv", "json"})("csv"), "");
+  EXPECT_EQ(one_of({"table", "csv", "json"})("xml"), "expected table, csv or json, got xml");
+  EXPECT_EQ(one_of({"table"})(""), "expected table, got an empty word");
+}
+
+TEST(words, sizes_need_a_unit) {
+  const auto refusal = [](const std::string& text, bool zero = false) {
+    const auto size = size_argument("--card", text, zero);
+    return size ? to_string(*size) : size.error().detail;
+  };
+  EXPECT_EQ(refusal("12GiB"), "12 GiB");
+  EXPECT_EQ(refusal("12 GB"), "11.18 GiB");
+  EXPECT_EQ(refusal("0", true), "0 B");
+  EXPECT_EQ(refusal("12"), "--card: expected a size with a unit, such as 24GiB or 24GB, got 12");
+  EXPECT_EQ(refusal("0"),
+            "--card: expected a size greater than zero, such as 24GiB or 24GB, got 0");
+  EXPECT_EQ(refusal("much"), "--card: expected a size, such as 24GiB or 24GB, got much");
+  EXPECT_EQ(refusal(""), "--card: expected a size, such as 24GiB or 24GB, got an empty word");
 }
 
 class correction_test : public testing::Test {
@@ -42,20 +75,20 @@ class correction_test : public testing::Test {
 };
 
 TEST_F(correction_test, names_the_nearest_that_is_near) {
-  EXPECT_EQ(correct({"repaly"}), "\"repaly\" is no command; did you mean \"replay\"?");
-  EXPECT_EQ(correct({"xyzzy"}), "\"xyzzy\" is no command");
-  EXPECT_EQ(correct({"reblxy"}), "\"reblxy\" is no command; did you mean \"replay\"?");
-  EXPECT_EQ(correct({"rexxxx"}), "\"rexxxx\" is no command") << "more than half would change";
+  EXPECT_EQ(correct({"repaly"}), "unknown command \"repaly\"; did you mean \"replay\"?");
+  EXPECT_EQ(correct({"xyzzy"}), "unknown command \"xyzzy\"");
+  EXPECT_EQ(correct({"reblxy"}), "unknown command \"reblxy\"; did you mean \"replay\"?");
+  EXPECT_EQ(correct({"rexxxx"}), "unknown command \"rexxxx\"") << "more than half would change";
   EXPECT_EQ(correct({"--versoin", "top"}),
-            "\"--versoin\" is no option; did you mean \"--version\"?");
+            "unknown option \"--versoin\"; did you mean \"--version\"?");
   EXPECT_EQ(correct({"replay", "trace", "--polcy=all"}),
-            "\"--polcy\" is no option; did you mean \"--policy\"?");
+            "unknown option \"--polcy\"; did you mean \"--policy\"?");
 }
 
 TEST_F(correction_test, has_nothing_to_suggest_where_nothing_is_known) {
   const CLI::App nothing{"", "weir"};
   const char* const said[] = {"weir", "replay"};
-  EXPECT_EQ(correction(nothing, 2, said), "\"replay\" is no command");
+  EXPECT_EQ(correction(nothing, 2, said), "unknown command \"replay\"");
 }
 
 TEST_F(correction_test, finds_nothing_wrong_with_words_that_are_known) {

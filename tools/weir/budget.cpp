@@ -24,19 +24,22 @@ namespace {
 constexpr std::string_view budget_subcommand = "budget";
 
 constexpr const char* budget_explanation =
-    "weir budget            shows who may have what of each card, and has it\n"
-    "weir budget set MEMBER changes a share: MEMBER is a process's number, or PID.N where it has\n"
-    "                       several shares, or a name; the program follows within its period\n"
-    "weir budget clear      takes back the shares of processes that ended\n"
+    "Examples:\n"
+    "  weir budget                            shows the share of each process on each card\n"
+    "  weir budget set trainer --ceiling 40GiB\n"
+    "  weir budget clear                      removes the shares of processes that have ended\n"
     "\n"
-    "A program joins where it was started with WEIR_BUDGET=floor=8GiB,ceiling=20GiB,priority=2,\n"
-    "has the option budget, or makes a weir::budget_member. docs/budget.md explains it.\n"
+    "MEMBER is a process's number, PID.N if it has several shares, or a name. The program\n"
+    "adopts a changed share within its period.\n"
+    "\n"
+    "A program joins if it was started with WEIR_BUDGET=floor=8GiB,ceiling=20GiB,priority=2,\n"
+    "sets the option budget, or creates a weir::budget_member. docs/budget.md explains it.\n"
     "\n"
     "Exit codes:\n"
-    "  0   it was shown, or changed\n"
-    "  1   it was shown, but for pages that cannot be read\n"
-    "  2   there is no such member, the share cannot be, or the pages are not this user's alone\n"
-    "  64  the command line could not be understood";
+    "  0   shares were shown or changed\n"
+    "  1   shares were shown, but some budget files cannot be read\n"
+    "  2   the member does not exist, the share is invalid, or other users can write the files\n"
+    "  64  the command line is invalid";
 
 struct budget_arguments {
   std::string action = "list";
@@ -77,7 +80,9 @@ std::string table_of(const budget_listing& listing) {
                      to_string(each.share.ceiling), each.share.priority, to_string(each.held),
                      to_string(each.asked), to_string(each.given));
   }
-  return text.empty() ? "no process shares a card\n" : text;
+  return text.empty() ? "no process has a share of a card; start one with "
+                        "WEIR_BUDGET=floor=8GiB,ceiling=20GiB\n"
+                      : text;
 }
 
 std::string json_of(const budget_listing& listing) {
@@ -122,18 +127,18 @@ bool is_meant(const budget_row& row, std::string_view member) {
          member == fmt::format("{}.{}", row.process, row.number);
 }
 
-/// A size that the command line names, into `to`; false, with words, where it is none.
-bool read_option(const std::string& text, std::string_view name, bytes& to) {
+/// Reads a size of the command line into `to`; false, with the reason printed, if it is invalid.
+bool read_option(const std::string& text, std::string_view option, bytes& to) {
   if (text.empty()) return true;
-  const auto size = parse_bytes(text);
+  const auto size = size_argument(option, text, true);
   if (size) to = *size;
-  if (!size) print_error(budget_subcommand, fmt::format("--{}: {} is no size", name, text));
+  if (!size) print_error(budget_subcommand, size.error());
   return size.has_value();
 }
 
 int set_share(const budget_arguments& args, const budget_listing& listing) {
   if (args.floor.empty() && args.ceiling.empty() && !args.priority) {
-    print_error(budget_subcommand, "set needs --floor, --ceiling or --priority");
+    print_error(budget_subcommand, "set: missing --floor, --ceiling or --priority");
     return bad_usage;
   }
   std::vector<chosen> meant;
@@ -141,20 +146,23 @@ int set_share(const budget_arguments& args, const budget_listing& listing) {
     for (const budget_row& each : card.members)
       if (is_meant(each, args.member)) meant.push_back({card.card, each});
   if (meant.empty()) {
-    print_error(budget_subcommand, fmt::format("there is no member {}", args.member));
+    print_error(
+        budget_subcommand,
+        fmt::format("member {} does not exist; weir budget lists the members", args.member));
     return failed;
   }
   if (meant.size() > 1) {
     std::string names;
     for (const chosen& each : meant)
       names += fmt::format("{}{}.{}", names.empty() ? "" : ", ", each.row.process, each.row.number);
-    print_error(budget_subcommand, fmt::format("{} is one of several: {}", args.member, names));
+    print_error(budget_subcommand,
+                fmt::format("{} names several members; choose one of {}", args.member, names));
     return failed;
   }
   const chosen& one = meant.front();
   budget_share share = one.row.share;
-  if (!read_option(args.floor, "floor", share.floor)) return bad_usage;
-  if (!read_option(args.ceiling, "ceiling", share.ceiling)) return bad_usage;
+  if (!read_option(args.floor, "--floor", share.floor)) return bad_usage;
+  if (!read_option(args.ceiling, "--ceiling", share.ceiling)) return bad_usage;
   share.priority = args.priority.value_or(share.priority);
   if (const auto changed =
           change_budget(one.card, one.row.process, one.row.number, share, args.folder);
@@ -171,14 +179,15 @@ int clear(const budget_arguments& args) {
     print_error(budget_subcommand, cleared.error().detail);
     return failed;
   }
-  fmt::print("{} share{} taken back\n", *cleared, *cleared == 1 ? "" : "s");
+  fmt::print("{} share{} removed\n", *cleared, *cleared == 1 ? "" : "s");
   return 0;
 }
 
 int run_budget(const budget_arguments& args) {
   if ((args.action == "set") == args.member.empty()) {
-    print_error(budget_subcommand,
-                args.action == "set" ? "set needs a MEMBER" : "only set is about one MEMBER");
+    print_error(budget_subcommand, args.action == "set"
+                                       ? "set: missing MEMBER, a process's number or a name"
+                                       : args.action + " takes no MEMBER; only set does");
     return bad_usage;
   }
   if (args.action == "clear") return clear(args);
@@ -194,26 +203,28 @@ int run_budget(const budget_arguments& args) {
 
 void add_budget(CLI::App& application, int& exit_code) {
   auto* const budget = application.add_subcommand(
-      "budget", "Show or change what the processes on a card may have of it");
+      "budget", "Show or change the shares that processes have of a card");
   const auto args = std::make_shared<budget_arguments>();
-  const auto one_of = [](std::vector<std::string> words) {
-    return CLI::Validator{CLI::IsMember(std::move(words))}.description("");
-  };
   budget->add_option("action", args->action, "list, set or clear")
       ->type_name("ACTION")
       ->check(one_of({"list", "set", "clear"}))
       ->capture_default_str();
-  budget->add_option("member", args->member, "With set: a process's number, PID.N, or a name")
+  budget->add_option("member", args->member, "With set: a process's number, PID.N or a name")
       ->type_name("MEMBER");
-  budget->add_option("--floor", args->floor, "What it gets whenever it needs it, as in 8GiB")
+  budget->add_option("--floor", args->floor, "The memory that the member is guaranteed, as in 8GiB")
       ->type_name("SIZE");
-  budget->add_option("--ceiling", args->ceiling, "What it never passes, as in 20GiB")
+  budget
+      ->add_option("--ceiling", args->ceiling,
+                   "The most memory that the member may hold, as in 20GiB")
       ->type_name("SIZE");
-  budget->add_option("--priority", args->priority, "Who goes first between floor and ceiling")
+  budget
+      ->add_option("--priority", args->priority,
+                   "Between floor and ceiling, higher priorities are served first")
       ->type_name("N")
       ->check(between(-1000, 1000));
   budget
-      ->add_option("--folder", args->folder, "Where the pages are (else /dev/shm/weir.budget.UID)")
+      ->add_option("--folder", args->folder,
+                   "The folder of the budget files (default: /dev/shm/weir.budget.UID)")
       ->type_name("FOLDER");
   budget->add_option("--format", args->format, "table or json")
       ->type_name("FORMAT")

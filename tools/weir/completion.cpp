@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "words.hpp"
 
 namespace weir::command {
 
@@ -180,12 +181,12 @@ constexpr std::array shells{shell{"bash", bash_completion}, shell{"zsh", zsh_com
 
 void add_completion(CLI::App& application, int& exit_code) {
   auto* const completion =
-      application.add_subcommand("completion", "Write what a shell needs to complete weir's words");
+      application.add_subcommand("completion", "Write the completion script of a shell");
   const auto name = std::make_shared<std::string>();
   completion->add_option("shell", *name, "The shell: bash, zsh or fish")
       ->type_name("SHELL")
       ->required()
-      ->check(CLI::Validator{CLI::IsMember({"bash", "zsh", "fish"})}.description(""));
+      ->check(one_of({"bash", "zsh", "fish"}));
   completion->callback([&application, name, &exit_code] {
     for (const shell& each : shells)
       if (each.name == *name) fmt::print("{}", each.write(application));

@@ -23,13 +23,16 @@ namespace {
 constexpr std::string_view diff_subcommand = "diff";
 
 constexpr const char* diff_explanation =
-    "Both are compared where their programs held the most.\n"
+    "Example:\n"
+    "  weir diff yesterday.weirtrace today.weirtrace --top 5\n"
+    "\n"
+    "Each recording is taken at its own peak.\n"
     "\n"
     "Exit codes:\n"
     "  0   both were compared, whether they differ or not\n"
-    "  1   the same, but one of them is damaged\n"
-    "  2   one of them could not be read\n"
-    "  64  the command line could not be understood";
+    "  1   both were compared, but one is damaged\n"
+    "  2   one could not be read\n"
+    "  64  the command line is invalid";
 
 struct diff_arguments {
   std::string before;
@@ -109,13 +112,15 @@ int run_diff(const diff_arguments& args) {
 }  // namespace
 
 void add_diff(CLI::App& application, int& exit_code) {
-  auto* const diff = application.add_subcommand(
-      "diff", "Compare what two recorded programs, or two snapshots, held at most");
+  auto* const diff =
+      application.add_subcommand("diff", "Compare the peaks of two recorded programs or snapshots");
   const auto args = std::make_shared<diff_arguments>();
   diff->add_option("before", args->before, "A recording or snapshot")
       ->type_name("TRACE")
       ->required();
-  diff->add_option("after", args->after, "Another one")->type_name("TRACE")->required();
+  diff->add_option("after", args->after, "A later recording or snapshot")
+      ->type_name("TRACE")
+      ->required();
   diff->add_option("--top", args->top, "How many groups of each kind to show")
       ->type_name("N")
       ->check(whole_number())

@@ -10,6 +10,7 @@
 
 #include "commands.hpp"
 #include "doctor.hpp"
+#include "traces.hpp"
 #include "words.hpp"
 
 namespace weir::command {
@@ -17,13 +18,16 @@ namespace weir::command {
 namespace {
 
 constexpr const char* doctor_explanation =
+    "Examples:\n"
+    "  weir doctor\n"
+    "  weir doctor --device 0 --json\n"
+    "\n"
     "Exit codes:\n"
     "  0   a usable driver, and everything weir needs works\n"
     "  1   a usable driver, with limits: some features or calls are missing\n"
     "  2   no driver: only the simulated machine can be used\n"
-    "  3   a driver is there, but weir cannot use it: too old, incomplete,\n"
-    "      failing, or without a device\n"
-    "  64  the command line or an environment variable could not be understood";
+    "  3   a driver that weir cannot use: too old, incomplete, failing, or without a device\n"
+    "  64  the command line or an environment variable is invalid";
 
 struct doctor_arguments {
   std::string driver;
@@ -32,7 +36,7 @@ struct doctor_arguments {
 };
 
 int refuse(const error& reason) {
-  fmt::print(stderr, "weir doctor: {}\n", reason.message());
+  print_error("doctor", reason);
   return bad_usage;
 }
 
@@ -53,12 +57,14 @@ int run_doctor(const doctor_arguments& args) {
 
 void add_doctor(CLI::App& application, int& exit_code) {
   auto* const doctor = application.add_subcommand(
-      "doctor", "Say what driver and devices are here and what of weir works with them");
+      "doctor", "Show the driver and the devices of this machine, and which parts of weir work");
   const auto args = std::make_shared<doctor_arguments>();
-  doctor->add_option("--driver", args->driver, "The driver (else WEIR_DRIVER, else libcuda.so.1)")
+  doctor
+      ->add_option("--driver", args->driver,
+                   "The driver library (default: WEIR_DRIVER or libcuda.so.1)")
       ->type_name("PATH")
       ->check([](const std::string& path) {
-        return path.empty() ? std::string{"the path is empty"} : std::string{};
+        return path.empty() ? std::string{"expected a path, got an empty word"} : std::string{};
       });
   doctor->add_option("--device", args->device, "Examine this device only")
       ->type_name("N")

@@ -22,6 +22,7 @@
 #include "traces.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/trace/trace_file.hpp"
+#include "words.hpp"
 
 namespace weir::command {
 
@@ -30,18 +31,22 @@ namespace {
 constexpr std::string_view export_subcommand = "export";
 
 constexpr const char* export_explanation =
+    "Examples:\n"
+    "  weir export run.weirtrace --format torch -o run.pickle\n"
+    "  weir export snapshot.pickle --format csv -o - | head\n"
+    "\n"
     "Formats:\n"
     "  torch      a PyTorch memory snapshot, for torch/cuda/_memory_viz.py\n"
     "             and pytorch.org/memory_viz\n"
     "  chrome     a Chrome trace in JSON, for ui.perfetto.dev and chrome://tracing\n"
-    "  weirtrace  weir's own\n"
-    "  csv        one event a line: op,id,bytes,stream,t_us\n"
+    "  weirtrace  weir's own format (docs/trace-format.md)\n"
+    "  csv        one event per line: op,id,bytes,stream,t_us\n"
     "\n"
     "Exit codes:\n"
     "  0   the file was written\n"
     "  1   the file was written, but the trace is damaged\n"
-    "  2   the trace could not be read or played, or the file not be written\n"
-    "  64  the command line could not be understood";
+    "  2   the trace could not be read or replayed, or the file could not be written\n"
+    "  64  the command line is invalid";
 
 struct export_arguments {
   std::string trace;
@@ -59,7 +64,7 @@ result<std::optional<replay::policy>> placing_policy(const std::string& name) {
   if (policies.size() != 1 || policies.front() == replay::policy::driver_pool) {
     return error{
         .code = errc::bad_option,
-        .detail = "--place wants one policy; driver-pool does not say where its memory is"};
+        .detail = "--place: expected none or one policy other than driver-pool, got " + name};
   }
   return std::optional{policies.front()};
 }
@@ -140,21 +145,22 @@ void add_export(CLI::App& application, int& exit_code) {
   auto* const exporting = application.add_subcommand(
       "export", "Write a recording in the format of another program, such as PyTorch's viewer");
   const auto args = std::make_shared<export_arguments>();
-  exporting->add_option("trace", args->trace, "A recording; - is the standard input")
+  exporting->add_option("trace", args->trace, "A recording; - reads the standard input")
       ->required()
       ->type_name("TRACE");
-  exporting->add_option("-o,--output", args->output, "The file to write; - is the standard output")
+  exporting
+      ->add_option("-o,--output", args->output,
+                   "The file to write; - writes to the standard output")
       ->required()
       ->type_name("FILE");
   exporting->add_option("--format", args->format, "torch, chrome, weirtrace or csv")
       ->required()
       ->type_name("FORMAT")
-      ->check(
-          CLI::Validator{CLI::IsMember({"torch", "chrome", "weirtrace", "csv"})}.description(""));
+      ->check(one_of({"torch", "chrome", "weirtrace", "csv"}));
   exporting
       ->add_option("--place", args->place,
-                   "Write where this policy would have put the blocks and what it would have "
-                   "reserved, instead of what the recording says; or none")
+                   "Write the addresses and the reserved memory of this policy instead of the "
+                   "recorded ones; none keeps the recorded ones")
       ->type_name("POLICY")
       ->capture_default_str();
   exporting->add_flag("-f,--force", args->overwrite, "Replace the file if it exists");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "printable.hpp"
 #include "weir/base/version.hpp"
 #include "words.hpp"
 
@@ -46,7 +47,7 @@ std::string roff(std::string_view text) {
 std::string shape(const CLI::Option& option) {
   if (option.get_positional()) {
     const bool several = option.get_expected_max() > 1;
-    return option.get_type_name() + (several ? "…" : "");
+    return option.get_type_name() + (several ? "..." : "");
   }
   std::string text;
   for (const std::string& each : option.get_snames()) text += "-" + each + ", ";
@@ -61,7 +62,7 @@ void write_options(std::string& out, const CLI::App& of) {
     fmt::format_to(std::back_inserter(out), ".TP\n.B {}\n{}", roff(shape(*each)),
                    roff(each->get_description()));
     if (!each->get_default_str().empty())
-      fmt::format_to(std::back_inserter(out), " (initially {})", roff(each->get_default_str()));
+      fmt::format_to(std::back_inserter(out), " (default {})", roff(each->get_default_str()));
     out += ".\n";
   }
 }
@@ -79,7 +80,7 @@ void write_synopsis(std::string& out, const CLI::App& of) {
 std::string man_page(const CLI::App& application) {
   std::string out = fmt::format(".TH WEIR 1 \"\" \"weir {}\" \"User commands\"\n", version_text());
   fmt::format_to(std::back_inserter(out), ".SH NAME\nweir \\- {}\n.SH SYNOPSIS\n",
-                 roff("GPU memory, on a real machine and on a simulated one"));
+                 roff("record, replay and explain what programs do with GPU memory"));
   const auto all = subcommands(application);
   for (const CLI::App* const each : all) write_synopsis(out, *each);
   out += ".SH OPTIONS\n";
@@ -97,12 +98,11 @@ std::string man_page(const CLI::App& application) {
 }  // namespace
 
 void add_help(CLI::App& application, int& exit_code) {
-  auto* const help =
-      application.add_subcommand("help", "Show the help of weir or of one of its commands");
+  auto* const help = application.add_subcommand("help", "Show the help of weir or of a command");
   const auto about = std::make_shared<std::string>();
   const auto man = std::make_shared<bool>(false);
   help->add_option("command", *about, "The command to describe")->type_name("COMMAND");
-  help->add_flag("--man", *man, "Write the manual page instead, for man(1)");
+  help->add_flag("--man", *man, "Write the manual page for man(1) instead");
   help->callback([&application, about, man, &exit_code] {
     exit_code = 0;
     if (*man) {
@@ -121,7 +121,7 @@ void add_help(CLI::App& application, int& exit_code) {
       return;
     }
     const std::array words{"weir", about->c_str()};
-    fmt::print(stderr, "weir help: {}\n", correction(application, 2, words.data()));
+    fmt::print(stderr, "weir help: {}\n", printable(correction(application, 2, words.data())));
     exit_code = bad_usage;
   });
 }

@@ -1,25 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command `weir`: chooses the subcommand and turns every outcome into an exit code.
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <iostream>
-#include <sstream>
+#include <memory>
 #include <string>
 
 #include "commands.hpp"
+#include "output.hpp"
 #include "printable.hpp"
+#include "usage.hpp"
 #include "weir/base/version.hpp"
 #include "words.hpp"
 
 namespace weir::command { namespace {
 
+constexpr const char* application_explanation =
+    "Examples:\n"
+    "  weir run --limit 20GiB --record run.weirtrace -- ./program\n"
+    "  weir replay run.weirtrace --policy all\n"
+    "  weir report run.weirtrace -o run.html\n"
+    "\n"
+    "weir COMMAND --help explains a command. docs/tutorial.md takes ten minutes.";
+
 int run(int argc, char** argv) {
-  CLI::App application{"weir: GPU memory, on a real machine and on a simulated one", "weir"};
+  CLI::App application{"weir: record, replay and explain what programs do with GPU memory", "weir"};
+  application.formatter(std::make_shared<help_formatter>());
   application.set_version_flag("--version", "weir " + std::string{version_text()});
   application.require_subcommand(1);
+  application.footer(application_explanation);
   int exit_code = 0;
   add_doctor(application, exit_code);
   add_replay(application, exit_code);
@@ -33,27 +47,22 @@ int run(int argc, char** argv) {
   add_budget(application, exit_code);
   add_help(application, exit_code);
   add_completion(application, exit_code);
+  for (CLI::App* const each : application.get_subcommands({})) each->group("Commands");
   try {
     application.parse(argc, argv);
   } catch (const CLI::ParseError& outcome) {
     // Help and version arrive here too, as the error whose code is 0.
-    if (outcome.get_exit_code() != 0) {
-      if (const std::string meant = correction(application, argc, argv); !meant.empty()) {
-        std::cerr << "weir: " << printable(meant) << "\nRun with --help for more information.\n";
-        return bad_usage;
-      }
-    }
     if (outcome.get_exit_code() == 0) return application.exit(outcome);
-    std::ostringstream out;
-    std::ostringstream refusal;
-    application.exit(outcome, out, refusal);
-    std::cerr << printable_lines(refusal.str());  // it quotes arguments
+    if (argc <= 1)
+      std::cerr << application.help();
+    else
+      std::cerr << printable_lines(refusal_text(application, outcome, argc, argv));
     return bad_usage;
   }
   return exit_code;
 }
 
-/// Much is written only now, so that a full disk shows here. Empty: all arrived.
+/// Flushes the standard output; a full disk shows only here. Empty if everything was written.
 std::string output_problem() {
   const bool is_flushed = std::fflush(stdout) == 0;
   if (is_flushed && std::ferror(stdout) == 0) return {};
@@ -61,22 +70,24 @@ std::string output_problem() {
   return "the output could not be written" + reason;
 }
 
-}  // namespace
-
-}  // namespace weir::command
+}}  // namespace weir::command
 
 int main(int argc, char** argv) {
   using namespace weir::command;
-  inherited_sigpipe = std::signal(SIGPIPE, SIG_IGN);  // a reader who left is an error like others
+  inherited_sigpipe = std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is seen below
   inherited_sigxfsz = std::signal(SIGXFSZ, SIG_IGN);
   int exit_code = 70;  // EX_SOFTWARE of sysexits.h
   std::string problem;
   try {
+    for (const std::string& each : misspelt_variables(environ))
+      std::cerr << "weir: " << printable(each) << '\n';
     exit_code = run(argc, argv);
   } catch (const std::exception& unexpected) {
+    if (is_output_closed()) return 0;
     problem = unexpected.what();
   }
   if (const std::string lost = output_problem(); !lost.empty()) {
+    if (is_output_closed()) return 0;  // the reader has seen enough, as with `| head`
     exit_code = output_lost;
     problem = lost;
   }

@@ -3,6 +3,7 @@
 #include "output.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -63,6 +64,11 @@ result<std::string> make_temporary() {
 
 }  // namespace
 
+bool is_output_closed() {
+  pollfd end{STDOUT_FILENO, 0, 0};
+  return ::poll(&end, 1, 0) > 0 && (end.revents & POLLERR) != 0;
+}
+
 result<output_file> output_file::open(const std::string& path, bool overwrite) {
   if (path == "-") {
     WEIR_TRY_VALUE(name, make_temporary());
@@ -72,9 +78,9 @@ result<output_file> output_file::open(const std::string& path, bool overwrite) {
   const auto status = std::filesystem::status(path, code);  // through links
   if (!std::filesystem::exists(status)) return output_file{path, false};
   if (!std::filesystem::is_regular_file(status))
-    return failure(path, "is no regular file; - is the standard output");
+    return failure(path, "expected a regular file; - writes to the standard output");
   if (!overwrite)
-    return error{.code = errc::system, .detail = path + " exists; --force replaces it"};
+    return error{.code = errc::system, .detail = path + ": the file exists; --force replaces it"};
   // What a link leads to is replaced, not the link.
   const auto target = std::filesystem::canonical(path, code);
   return output_file{code ? path : target.string(), false};
@@ -115,7 +121,8 @@ result<void> output_file::finish() {
   if (reason == 0 && std::fflush(stdout) != 0) reason = errno;
   ::close(file);
   if (reason == 0) return {};
-  std::clearerr(stdout);  // it is told here
+  std::clearerr(stdout);              // reported here, not once more by main()
+  if (is_output_closed()) return {};  // the reader has seen enough
   return failure("standard output", std::strerror(reason));
 }
 

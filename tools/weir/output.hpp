@@ -8,14 +8,18 @@
 
 namespace weir::command {
 
-/// Where a subcommand writes its one file: a regular file, or the standard output for "-".
+/// Whether the reader of the standard output has closed it, as `head` does. The command then ends
+/// quietly with 0.
+[[nodiscard]] bool is_output_closed();
+
+/// The one file that a subcommand writes: a regular file, or the standard output for "-".
 ///
-/// Whoever writes to path() does it as formats::write_file() and weir::write_trace() do: to a part
-/// beside it that gets the name at the end. If a signal ends the command, the part goes too.
-/// One at a time in a process; one thread.
+/// Write to path() with formats::write_file() or weir::write_trace(): they write a part beside it,
+/// which gets the name at the end. If a signal ends the command, the part is removed.
+/// At most one exists in a process. Single-threaded.
 class output_file {
  public:
-  /// system, with the path: it exists and is not to be replaced, or is no regular file.
+  /// system, with the path: the file exists and `overwrite` is false, or it is not a regular file.
   [[nodiscard]] static result<output_file> open(const std::string& path, bool overwrite);
   ~output_file();
   output_file(output_file&& other) noexcept;
@@ -23,7 +27,7 @@ class output_file {
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] bool is_standard() const noexcept { return is_standard_; }
-  /// Hands what was written to the standard output, where that is meant.
+  /// Copies what was written to the standard output if the path is "-". A closed pipe is a success.
   [[nodiscard]] result<void> finish();
 
  private:

@@ -27,14 +27,18 @@ namespace {
 constexpr std::string_view plan_subcommand = "plan";
 
 constexpr const char* plan_explanation =
-    "A step is what lies between two markers of the recording: step 0 begins with the first\n"
+    "Examples:\n"
+    "  weir plan run.weirtrace\n"
+    "  weir plan run.weirtrace --step 2 --seconds 10 -o offsets.csv\n"
+    "\n"
+    "A step is the part of the recording between two markers; step 0 begins with the first\n"
     "marker. Without --step the whole recording is one step.\n"
     "\n"
     "Exit codes:\n"
     "  0   the plan was made\n"
     "  1   the plan was made, but the trace is damaged\n"
-    "  2   the trace could not be read, or the output not be written\n"
-    "  64  the command line could not be understood";
+    "  2   the trace could not be read, or the output could not be written\n"
+    "  64  the command line is invalid";
 
 struct plan_arguments {
   std::string trace;
@@ -102,6 +106,15 @@ std::string to_json(const std::string& name, const replay::plan& plan) {
                     {"seconds", std::chrono::duration<double>{plan.search_time}.count()}});
 }
 
+/// Why the recording has no such step.
+std::string step_problem(std::size_t step, std::size_t steps) {
+  if (steps == 0)
+    return fmt::format("the recording has no markers, so step {} does not exist; leave --step out",
+                       step);
+  if (steps == 1) return fmt::format("expected 0, the only step, got {}", step);
+  return fmt::format("expected a step from 0 to {}, got {}", steps - 1, step);
+}
+
 int run_plan(const plan_arguments& args) {
   std::optional<output_file> output;
   if (!args.output.empty()) {
@@ -120,8 +133,7 @@ int run_plan(const plan_arguments& args) {
   if (!between) {
     const std::size_t steps = script.markers.size();
     print_error(plan_subcommand,
-                fmt::format("{}: there is no step {}; the trace has {} {}", args.trace, *args.step,
-                            steps, steps == 1 ? "step" : "steps"));
+                fmt::format("{}: --step: {}", args.trace, step_problem(*args.step, steps)));
     // The step may stand behind the damage.
     return exit_code == 0 ? bad_usage : failed;
   }
@@ -152,22 +164,25 @@ int run_plan(const plan_arguments& args) {
 
 void add_plan(CLI::App& application, int& exit_code) {
   auto* const plan = application.add_subcommand(
-      "plan", "Place a recorded step's blocks knowing all of it before, and say how low that gets");
+      "plan", "Compute how little memory a recorded step needs if it is known in advance");
   const auto args = std::make_shared<plan_arguments>();
-  plan->add_option("trace", args->trace, "A recording")->type_name("TRACE")->required();
-  plan->add_option("--step", args->step, "Only the step between markers N and N + 1, from 0")
+  plan->add_option("trace", args->trace, "A recording; - reads the standard input")
+      ->type_name("TRACE")
+      ->required();
+  plan->add_option("--step", args->step, "Only the step after marker N, counted from 0")
       ->type_name("N")
       ->check(whole_number());
-  plan->add_option("--seconds", args->seconds, "How long to search, once the trace is read")
+  plan->add_option("--seconds", args->seconds, "How long to search for a better plan")
       ->type_name("S")
       ->check(between(0.0, 86400.0))
       ->capture_default_str();
-  plan->add_option("--seed", args->seed, "Where the search begins")
+  plan->add_option("--seed", args->seed, "The seed of the search")
       ->type_name("N")
       ->check(whole_number())
       ->capture_default_str();
   plan->add_option("-o,--output", args->output,
-                   "Write where each block lies to this file, as CSV; - is the standard output")
+                   "Write the offset of each block to this file, as CSV; - writes to the standard "
+                   "output")
       ->type_name("FILE");
   plan->add_flag("-f,--force", args->overwrite, "Replace the file if it exists");
   plan->add_flag("--json", args->as_json, "Write JSON instead of text");

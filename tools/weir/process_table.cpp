@@ -106,7 +106,9 @@ std::string process_table::text(bool coloured) const {
   std::string text;
   const auto out = std::back_inserter(text);
   const auto paint = [&](std::string_view colour) { return coloured ? colour : ""; };
-  if (rows_.empty()) return "no process publishes what it holds, and none shares a card\n";
+  if (rows_.empty())
+    return "no process to show: none publishes its memory or has a share of a card\n"
+           "To publish: start the program with WEIR_LIVE=on, or run it under weir record.\n";
   const auto cards = cards_of(rows_);
   for (std::size_t i = 0; i < cards.size(); ++i) {
     bytes reserved{};

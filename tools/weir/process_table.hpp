@@ -38,6 +38,7 @@ class process_table {
   void sort(std::string_view by);
 
   [[nodiscard]] const std::vector<process_row>& rows() const noexcept { return rows_; }
+  [[nodiscard]] bool is_empty() const noexcept { return rows_.empty(); }
   [[nodiscard]] std::string text(bool coloured) const;
   [[nodiscard]] json to_json() const;
 

@@ -31,19 +31,24 @@ constexpr std::string_view record_subcommand = "record";
 constexpr int nothing_recorded = 3;
 
 constexpr const char* record_explanation =
-    "Every allocator of weir in the program, its plug-ins for frameworks among them, is\n"
-    "recorded: the first to FILE, further ones beside it. While it runs, weir top PID shows\n"
-    "what it holds, unless WEIR_LIVE=off.\n"
+    "Examples:\n"
+    "  weir record -o run.weirtrace -- ./program --its-option\n"
+    "  weir record --stacks -- python train.py\n"
+    "\n"
+    "Records every allocator of weir in the program, also in weir's plug-ins for frameworks: the\n"
+    "first one to FILE, further ones beside it. While the program runs, weir top shows its\n"
+    "memory, unless WEIR_LIVE=off. For programs that do not use weir: weir run --record.\n"
     "\n"
     "Exit codes:\n"
-    "  3         the program ended well, but nothing was recorded\n"
-    "  64        the command line could not be understood, FILE is there already, or\n"
-    "            cannot be made\n"
-    "  126, 127  the program could not be started, or not be found\n"
-    "  others    the program's own; 128 and the signal's number if one ended it";
+    "  1         the program ended with 0, but the recording is incomplete\n"
+    "  3         the program ended with 0, but nothing was recorded\n"
+    "  64        the command line is invalid, or FILE exists or cannot be created\n"
+    "  126, 127  the program could not be started, or was not found\n"
+    "  others    the program's own; 128 plus the number of the signal that ended it";
 
 struct record_arguments {
   std::string output;
+  bool stacks = false;
   std::vector<std::string> command;
 };
 
@@ -207,19 +212,27 @@ int run_record(const record_arguments& args) {
   const auto before = recorded_at(output);
   ::setenv("WEIR_RECORD", output.c_str(), 1);
   ::setenv("WEIR_LIVE", "on", 0);  // for weir top, meanwhile
+  if (args.stacks) ::setenv("WEIR_RECORD_STACKS", "on", 1);
+  ::setenv("WEIR_PRINT_ERRORS", "on", 0);  // so that a recording that fails says why
   const auto [exit_code, was_started] = run_program(args.command);
   if (!was_started) return exit_code;
   bool any = false;
+  bool is_whole = true;
   for (const auto& each : recorded_at(output)) {
     if (std::find(before.begin(), before.end(), each) != before.end()) continue;
     any = true;
     std::error_code code;
     const std::uint64_t size = std::filesystem::file_size(each, code);
+    const bool is_part = each.extension() == ".part";
+    is_whole = is_whole && !is_part;
     print_error(record_subcommand,
-                fmt::format("{} ({})", each.string(), to_string(bytes{code ? 0 : size})));
+                fmt::format("{} ({}){}", each.string(), to_string(bytes{code ? 0 : size}),
+                            is_part ? ": incomplete; it ends where the recording stopped" : ""));
   }
-  if (any) return exit_code;
-  print_error(record_subcommand, "nothing was recorded: the program made no allocator of weir");
+  if (any) return exit_code == 0 && !is_whole ? incomplete : exit_code;
+  print_error(record_subcommand,
+              "nothing was recorded: the program created no allocator of weir; a program that does "
+              "not use weir is recorded with weir run --record FILE -- PROGRAM");
   return exit_code == 0 ? nothing_recorded : exit_code;
 }
 
@@ -227,10 +240,13 @@ int run_record(const record_arguments& args) {
 
 void add_record(CLI::App& application, int& exit_code) {
   auto* const record = application.add_subcommand(
-      "record", "Run a program that uses weir and record what happens to its memory");
+      "record", "Run a program that uses weir and record its memory events");
   const auto args = std::make_shared<record_arguments>();
-  record->add_option("-o,--output", args->output, "The trace (else PROGRAM-PID.weirtrace)")
+  record
+      ->add_option("-o,--output", args->output,
+                   "The trace to write (default: PROGRAM-PID.weirtrace)")
       ->type_name("FILE");
+  record->add_flag("--stacks", args->stacks, "Record the call stack of each allocation and free");
   record->add_option("command", args->command, "The program and its arguments, after --")
       ->type_name("COMMAND")
       ->required();

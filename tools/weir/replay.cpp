@@ -24,16 +24,24 @@ namespace weir::command {
 namespace {
 
 constexpr std::string_view replay_subcommand = "replay";
-/// As many simulated machines may live in a process.
+/// The most simulated machines that a process can have.
 constexpr unsigned most_jobs = 8;
 
 constexpr const char* replay_explanation =
+    "Examples:\n"
+    "  weir replay run.weirtrace --policy all\n"
+    "  weir replay snapshot.pickle --fit --card 24GiB,16GiB\n"
+    "  weir replay run.weirtrace --policy balanced,compact --capacity 20GiB --format csv\n"
+    "\n"
+    "in use is the most that the program needed at one time, taken the most that the policy\n"
+    "reserved, ratio taken divided by in use. docs/replay.md explains every column.\n"
+    "\n"
     "Exit codes:\n"
-    "  0   every trace was played whole under every policy\n"
-    "  1   something was missing: a damaged trace, a request that could not be met,\n"
-    "      or, on a real device, a block that did not keep what was written to it\n"
-    "  2   a trace could not be read or has nothing to fit, or the device not be used\n"
-    "  64  the command line or an environment variable could not be understood";
+    "  0   every trace was replayed completely under every policy\n"
+    "  1   incomplete: a damaged trace, a request that failed, or, on a real device,\n"
+    "      a block whose contents changed\n"
+    "  2   a trace could not be read or contains no allocation, or the device failed\n"
+    "  64  the command line or an environment variable is invalid";
 
 struct replay_arguments {
   std::vector<std::string> traces;
@@ -69,18 +77,10 @@ struct task {
   }
 };
 
-result<bytes> size_of(const std::string& text) {
-  const auto size = parse_bytes(text);
-  if (!size || size->count() == 0)
-    return error{.code = errc::bad_option,
-                 .detail = "\"" + text + "\" is no size, such as 80GiB or 80GB"};
-  return *size;
-}
-
 result<std::vector<bytes>> cards_of(const replay_arguments& args) {
   std::vector<bytes> cards;
   for (const std::string& each : args.cards) {
-    WEIR_TRY_VALUE(card, size_of(each));
+    WEIR_TRY_VALUE(card, size_argument("--card", each));
     cards.push_back(card);
   }
   return cards;
@@ -91,12 +91,13 @@ result<replay::settings> settings_of(const replay_arguments& args) {
   WEIR_TRY_VALUE(target, replay::parse_target(args.device));
   settings.target = target;
   if (args.fit && !target.simulated)
-    return error{.code = errc::bad_option, .detail = "--fit is for the device sim"};
+    return error{.code = errc::bad_option,
+                 .detail = "--fit works with --device sim only, got --device " + args.device};
   // More would not fit into a time of 64 bits.
   constexpr std::uint64_t longest = 1'000'000'000'000;
   settings.lag = std::chrono::microseconds{std::min(args.lag_us, longest)};
   if (!args.capacity.empty()) {
-    WEIR_TRY_VALUE(size, size_of(args.capacity));
+    WEIR_TRY_VALUE(size, size_argument("--capacity", args.capacity));
     settings.capacity = size;
   }
   WEIR_TRY_VALUE(environment, options_from_environment());
@@ -195,8 +196,9 @@ int print_replays(std::vector<task>& tasks, const replay_arguments& args,
     if (outcome.ooms != 0)
       print_error(replay_subcommand, title + ": " + out_of_memory_text(outcome));
     if (outcome.mismatches != 0)
-      print_error(replay_subcommand, fmt::format("{}: {} blocks did not keep their pattern", title,
-                                                 outcome.mismatches));
+      print_error(replay_subcommand,
+                  fmt::format("{}: the contents of {} block{} changed on the device", title,
+                              outcome.mismatches, outcome.mismatches == 1 ? "" : "s"));
     rows.push_back({each.subject->name, std::move(outcome),
                     recorded_under(*each.subject, each.settings.policy)});
   }
@@ -273,7 +275,7 @@ int run_replay(const replay_arguments& given) {
       exit_code = std::max(exit_code, incomplete);
     if (warn_if_suspended(replay_subcommand, path, *recording) && !args.capacity.empty() &&
         !args.fit) {
-      print_error(replay_subcommand, path + ": --capacity cannot be answered for such a trace");
+      print_error(replay_subcommand, path + ": --capacity is not supported for such a trace");
       exit_code = failed;
       continue;
     }
@@ -309,55 +311,57 @@ int run_replay(const replay_arguments& given) {
 
 void add_replay(CLI::App& application, int& exit_code) {
   auto* const replay = application.add_subcommand(
-      "replay", "Play recorded programs against other policies and say what they would have taken");
+      "replay", "Replay recorded programs under other policies and show what each would reserve");
   const auto args = std::make_shared<replay_arguments>();
   replay
       ->add_option("traces", args->traces,
-                   "Recordings, as weir record and others write them, or a CSV: docs/replay.md; "
-                   "- is the standard input")
+                   "Recordings of weir, PyTorch snapshots, RMM logs or CSV (docs/replay.md); "
+                   "- reads the standard input")
       ->type_name("TRACE")
       ->required();
   replay
       ->add_option("--policy", args->policies,
-                   "A list of torch-default, torch-expandable, balanced, throughput, compact, "
-                   "driver-pool and never-move; all is the first six")
+                   "Policies, separated by commas: torch-default, torch-expandable, balanced, "
+                   "throughput, compact, driver-pool, never-move; all means the first six")
       ->type_name("LIST")
       ->capture_default_str();
   replay
       ->add_option("--device", args->device,
-                   "Where: sim, cuda or cuda:N; a number alone is --snapshot-device")
+                   "Where to replay: sim, cuda or cuda:N; a number alone means --snapshot-device")
       ->type_name("DEVICE")
       ->capture_default_str();
   replay
       ->add_option("--lag-us", args->lag_us,
-                   "On the simulated device: how long work takes from being queued to being done")
+                   "Simulated time from queueing work to its completion, in microseconds")
       ->type_name("N")
       ->check(whole_number())
       ->capture_default_str();
   replay
       ->add_option("--capacity", args->capacity,
-                   "The most device memory to take, as in 80GiB or 80GB")
+                   "The most device memory to reserve, as in 80GiB or 80GB")
       ->type_name("SIZE");
   auto* const profile =
       replay->add_flag("--profile", args->profile,
-                       "Say what requests came to, and the driver calls and time of each cause");
-  auto* const fit = replay->add_flag("--fit", args->fit,
-                                     "Find the least memory with which each trace runs to its end");
+                       "Show which step served the requests, with driver calls and time");
+  auto* const fit =
+      replay->add_flag("--fit", args->fit, "Find the least memory with which each trace completes");
   fit->excludes(profile);
   replay
       ->add_option(
           "--card", args->cards,
-          "With --fit: say whether the trace runs on a card of this size, as in 24GiB or 24GB")
+          "With --fit: show whether the trace fits on cards of these sizes, as in 24GiB,16GB")
       ->type_name("SIZE")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->needs(fit);
-  replay->add_option("--jobs", args->jobs, "How many replays at a time, at most 8 (else cores)")
+  replay
+      ->add_option("--jobs", args->jobs,
+                   "Replays at the same time, 1 to 8 (default: number of cores)")
       ->type_name("N")
-      ->check(between(1, 1024));
+      ->check(between(1U, most_jobs));
   replay->add_option("--format", args->format, "table, csv or json")
       ->type_name("FORMAT")
-      ->check(CLI::Validator{CLI::IsMember({"table", "csv", "json"})}.description(""))
+      ->check(one_of({"table", "csv", "json"}))
       ->capture_default_str();
   add_snapshot_device(*replay, "--snapshot-device", args->snapshot_device);
   replay->footer(replay_explanation);

@@ -20,7 +20,7 @@ std::string gibibytes(std::uint64_t size) {
   return fmt::format("{:.3f}", static_cast<double>(size) / 0x1p30);
 }
 
-/// Of requests that were not met there is no ratio: what was not had is in neither figure.
+/// With failed requests a ratio would mislead: their memory is in neither figure.
 bool has_ratio(const replay::outcome& outcome) { return outcome.ooms == 0; }
 
 json first_oom_json(const replay::outcome& outcome) {
@@ -34,9 +34,9 @@ json first_oom_json(const replay::outcome& outcome) {
 std::string out_of_memory_text(const replay::outcome& outcome) {
   const replay::shortfall first = outcome.first_oom.value_or(replay::shortfall{});
   return fmt::format(
-      "out of memory at {}.{:09} s: {} could not be had with {} in use; {} {} could not be met",
+      "out of memory at {}.{:09} s: a request of {} failed with {} in use; {} request{} failed",
       first.time / 1'000'000'000, first.time % 1'000'000'000, to_string(bytes{first.size}),
-      to_string(bytes{first.in_use}), outcome.ooms, outcome.ooms == 1 ? "request" : "requests");
+      to_string(bytes{first.in_use}), outcome.ooms, outcome.ooms == 1 ? "" : "s");
 }
 
 std::string csv_field(const std::string& text) {

@@ -23,6 +23,7 @@
 #include "report/page.hpp"
 #include "traces.hpp"
 #include "weir/base/bytes.hpp"
+#include "words.hpp"
 
 namespace weir::command {
 
@@ -31,15 +32,20 @@ namespace {
 constexpr std::string_view report_subcommand = "report";
 
 constexpr const char* report_explanation =
-    "The page shows memory over time, the arena at any moment and what pins its pages,\n"
-    "why memory ran out, and the policies side by side; of two recordings what differs, too.\n"
+    "Examples:\n"
+    "  weir report snapshot.pickle                      writes snapshot.html\n"
+    "  weir report before.weirtrace after.weirtrace -o both.html\n"
+    "  weir report run.weirtrace --capacity 16GiB --policy all\n"
+    "\n"
+    "The page shows memory over time, the arena at any moment, what pins its pages, why memory\n"
+    "ran out, and the policies side by side. With two recordings it also shows the differences.\n"
     "docs/report.md explains it.\n"
     "\n"
     "Exit codes:\n"
     "  0   the report was written\n"
     "  1   the report was written, but a trace is damaged or lacks events\n"
-    "  2   a trace could not be read or played, or the report not be written\n"
-    "  64  the command line could not be understood";
+    "  2   a trace could not be read or replayed, or the report could not be written\n"
+    "  64  the command line is invalid";
 
 struct report_arguments {
   std::vector<std::string> traces;  // one, or two to compare
@@ -119,16 +125,16 @@ struct policy_choice {
   bytes card{};
 };
 
-/// False, with the reason printed, if the size is none, or nobody could be asked about it.
+/// False, with the reason printed, if the size is invalid or no policy is chosen.
 bool choose_card(const report_arguments& args, policy_choice& choice) {
   if (args.capacity.empty()) return true;
-  const auto size = parse_bytes(args.capacity);
-  if (!size || size->count() == 0) {
-    print_error(report_subcommand, "\"" + args.capacity + "\" is no size, such as 24GiB or 24GB");
+  const auto size = size_argument("--capacity", args.capacity);
+  if (!size) {
+    print_error(report_subcommand, size.error());
     return false;
   }
   if (choice.compared.empty()) {
-    print_error(report_subcommand, "--capacity asks policies: name some with --policy");
+    print_error(report_subcommand, "--capacity needs policies; name them with --policy");
     return false;
   }
   choice.card = *size;
@@ -153,7 +159,7 @@ std::optional<policy_choice> choose(const report_arguments& args) {
   choice.placing = placing->front();
   if (placing->size() != 1 || choice.placing == replay::policy::driver_pool) {
     print_error(report_subcommand,
-                "--place wants one policy; driver-pool does not say where its memory is");
+                "--place: expected one policy other than driver-pool, got " + args.place);
     return std::nullopt;
   }
   if (!choose_card(args, choice)) return std::nullopt;
@@ -219,10 +225,16 @@ std::string card_summary(const std::vector<std::unique_ptr<run_report>>& runs) {
   return text;
 }
 
+/// Where the page goes if no file is named: beside nothing else, in the current folder.
+std::string page_name(const std::string& trace) {
+  return trace == "-" ? "report.html" : trace_name(trace) + ".html";
+}
+
 int report_runs(const report_arguments& args) {
   const auto policies = choose(args);
   if (!policies) return bad_usage;
-  auto output = output_file::open(args.output, args.overwrite);
+  const std::string path = args.output.empty() ? page_name(args.traces.front()) : args.output;
+  auto output = output_file::open(path, args.overwrite);
   if (!output) {
     print_error(report_subcommand, output.error());
     return failed;
@@ -251,7 +263,7 @@ int report_runs(const report_arguments& args) {
     is_incomplete = is_incomplete || each->is_incomplete;
   }
   fmt::print(output->is_standard() ? stderr : stdout, "{}: {} events, {}\n{}",
-             output->is_standard() ? "standard output" : printable(args.output), events,
+             output->is_standard() ? "standard output" : printable(path), events,
              to_string(bytes{page.size()}), card_summary(runs));
   return is_incomplete ? incomplete : 0;
 }
@@ -260,20 +272,22 @@ int report_runs(const report_arguments& args) {
 
 void add_report(CLI::App& application, int& exit_code) {
   auto* const report = application.add_subcommand(
-      "report", "Write a recording as one HTML file: where the memory went, and why");
+      "report", "Write one HTML page that shows where a recorded program's memory went");
   const auto args = std::make_shared<report_arguments>();
   report
       ->add_option("traces", args->traces,
-                   "The recording, or two to compare; - is the standard input")
+                   "A recording, or two to compare; - reads the standard input")
       ->required()
       ->expected(1, 2)
       ->type_name("TRACE");
-  report->add_option("-o,--output", args->output, "The file to write; - is the standard output")
-      ->required()
+  report
+      ->add_option("-o,--output", args->output,
+                   "The file to write (default: the recording's name with .html); - writes to the "
+                   "standard output")
       ->type_name("FILE");
   report
       ->add_option("--policy", args->policies,
-                   "Policies to replay for comparison: a list, all, or none")
+                   "Policies to compare, separated by commas; all or none")
       ->type_name("LIST")
       ->capture_default_str();
   report
@@ -282,11 +296,11 @@ void add_report(CLI::App& application, int& exit_code) {
       ->type_name("POLICY")
       ->capture_default_str();
   report->add_flag("--fit", args->fit,
-                   "Find the least memory with which each of these policies runs the recording");
+                   "Find the least memory with which the recording completes under each policy");
   report
       ->add_option("--capacity", args->capacity,
-                   "Say whether these policies run it on a card of this size, as in 24GiB or 24GB, "
-                   "and what is in the way")
+                   "Show whether the recording fits on a card of this size, as in 24GiB or 24GB, "
+                   "under each policy, and if not, why")
       ->type_name("SIZE");
   report->add_flag("-f,--force", args->overwrite, "Replace the file if it exists");
   add_snapshot_device(*report, "--device", args->device);

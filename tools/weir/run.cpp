@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir run: runs a program that knows nothing of weir with its GPU memory from weir.
+// weir run: runs an unmodified program on weir's GPU memory.
 //
 // The command becomes the program: exit code and signals are the program's own, and nothing of the
 // command is left to clean up after it.
@@ -22,6 +22,7 @@
 #include "traces.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/options.hpp"
+#include "words.hpp"
 
 namespace weir::command {
 
@@ -30,17 +31,17 @@ namespace {
 constexpr std::string_view run_subcommand = "run";
 
 constexpr const char* run_explanation =
-    "weir run -- ./program      its device memory comes from weir\n"
-    "weir run -- python job.py  weir is enabled when torch, cupy or numba is imported\n"
-    "weir run --limit 20GiB --record run.weirtrace -- ./program\n"
+    "Examples:\n"
+    "  weir run -- ./program      device memory of the program comes from weir\n"
+    "  weir run -- python job.py  weir is enabled when torch, cupy or numba is imported\n"
+    "  weir run --limit 20GiB --record run.weirtrace -- ./program\n"
     "\n"
-    "Programs reach weir by a preloaded library that stands behind the driver's functions. What\n"
-    "it cannot take over is left to the driver, and said once. docs/run.md tells what that is.\n"
+    "A preloaded library replaces the driver's memory functions. Calls that it does not replace\n"
+    "are left to the driver and reported once. docs/run.md lists them.\n"
     "\n"
     "Exit codes:\n"
-    "  64        the command line could not be understood, the trace is there already, or\n"
-    "            cannot be made\n"
-    "  126, 127  the program could not be started, or not be found\n"
+    "  64        the command line is invalid, or the trace exists or cannot be created\n"
+    "  126, 127  the program could not be started, or was not found\n"
     "  others    the program's own, signals included";
 
 struct run_arguments {
@@ -59,7 +60,7 @@ struct run_arguments {
   std::vector<std::string> command{};
 };
 
-/// Sets an option's variable of the environment; false, with words, where the value is none.
+/// Sets an option's environment variable; false, with the reason printed, if the value is invalid.
 bool set_option(std::string_view name, const std::string& value) {
   weir::options ignored;
   if (const auto checked = weir::set(ignored, name, value); !checked) {
@@ -72,14 +73,20 @@ bool set_option(std::string_view name, const std::string& value) {
 }
 
 bool set_options(const run_arguments& args) {
-  if (!args.limit.empty() && !set_option("heap_limit", args.limit)) return false;
+  if (!args.limit.empty()) {
+    if (const auto limit = size_argument("--limit", args.limit); !limit) {
+      print_error(run_subcommand, limit.error());
+      return false;
+    }
+    if (!set_option("heap_limit", args.limit)) return false;
+  }
   if (!args.policy.empty() && !set_option("heap_policy", args.policy)) return false;
   if (args.live && !set_option("live", "on")) return false;
   if (args.record_stacks && !set_option("record_stacks", "on")) return false;
   for (const std::string& each : args.options) {
     const auto equals = each.find('=');
     if (equals == each.npos) {
-      print_error(run_subcommand, fmt::format("--option: {} is no name=value", each));
+      print_error(run_subcommand, fmt::format("--option: expected NAME=VALUE, got {}", each));
       return false;
     }
     if (!set_option(each.substr(0, equals), each.substr(equals + 1))) return false;
@@ -126,7 +133,7 @@ void prepare_preload(const run_arguments& args, const preload_files& files,
 int run_as_program(const run_arguments& args) {
   if (args.record_only && !(args.limit.empty() && args.policy.empty())) {
     print_error(run_subcommand,
-                "--record-only serves no memory: it has no --limit and no --policy");
+                "--record-only serves no memory, so --limit and --policy cannot be used with it");
     return bad_usage;
   }
   if (args.record_only && args.record.empty()) {
@@ -142,13 +149,15 @@ int run_as_program(const run_arguments& args) {
   }
   const auto files = find_preload_files();
   if (!files) {
-    print_error(run_subcommand, "libweir_preload.so is not where the command was installed");
+    print_error(run_subcommand,
+                "libweir_preload.so was not found beside the command; install weir again");
     return failed;
   }
   // The loader takes both for the end of a name.
   if (files->library.string().find_first_of(" :") != std::string::npos) {
     print_error(run_subcommand,
-                fmt::format("{}: cannot be preloaded from a folder with a space or a colon",
+                fmt::format("{}: a library cannot be preloaded from a path with a space or a "
+                            "colon; install weir elsewhere",
                             files->library.string()));
     return failed;
   }
@@ -157,8 +166,8 @@ int run_as_program(const run_arguments& args) {
                          (args.python == "on" || (program.is_python && !program.is_isolated));
   if (!args.quiet && is_python && program.is_isolated)
     print_error(run_subcommand,
-                fmt::format("{} ignores PYTHONPATH (-E, -I or -S), and runs as it is; without "
-                            "--python on it gets the preloaded library",
+                fmt::format("{} ignores PYTHONPATH (-E, -I or -S), so weir is not enabled in it; "
+                            "leave --python on out to preload the library instead",
                             args.command.front()));
   if (args.quiet) ::setenv("WEIR_RUN_QUIET", "on", 1);
   if (is_python) {
@@ -183,47 +192,48 @@ int run_as_program(const run_arguments& args) {
 }  // namespace
 
 void add_run(CLI::App& application, int& exit_code) {
-  auto* const run_command = application.add_subcommand(
-      "run", "Run a program that knows nothing of weir with its GPU memory from weir");
+  auto* const run_command =
+      application.add_subcommand("run", "Run an unmodified program on weir's GPU memory");
   const auto args = std::make_shared<run_arguments>();
-  const auto one_of = [](std::vector<std::string> words) {
-    return CLI::Validator{CLI::IsMember(std::move(words))}.description("");
-  };
-  run_command->add_option("--limit", args->limit, "The most memory of each device, as in 20GiB")
+  run_command
+      ->add_option("--limit", args->limit, "The most memory to take from each device, as in 20GiB")
       ->type_name("SIZE");
-  run_command->add_option("--policy", args->policy, "How memory is placed (docs/tuning.md)")
+  run_command
+      ->add_option("--policy", args->policy,
+                   "The placement policy, such as balanced or compact (docs/tuning.md)")
       ->type_name("PLACEMENT");
-  run_command->add_option("--record", args->record, "Record what happens to its memory in FILE")
+  run_command->add_option("--record", args->record, "Record the program's memory events in FILE")
       ->type_name("FILE");
   run_command->add_flag("--record-stacks", args->record_stacks,
-                        "Record the call stack of each allocation and free, too");
+                        "Also record the call stack of each allocation and free");
   run_command->add_flag("--record-only", args->record_only,
-                        "Serve nothing: record what the program asks the driver for");
-  run_command->add_flag("--live", args->live, "Show what it holds to weir top");
-  run_command->add_option("--option", args->options, "An option of docs/options.md; repeatable")
+                        "Serve nothing; only record what the program requests from the driver");
+  run_command->add_flag("--live", args->live, "Publish the program's memory for weir top");
+  run_command->add_option("--option", args->options, "Set an option of docs/options.md; repeatable")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
   run_command
       ->add_option("--free", args->free,
-                   "cuMemFree waits for the device as the driver's does, or not: wait or async")
+                   "Whether cuMemFree waits for the device, as the driver's does: wait or async")
       ->type_name("HOW")
       ->check(one_of({"wait", "async"}))
       ->capture_default_str();
   run_command
       ->add_option("--keep", args->keep,
-                   "Leave cuMemAlloc or cuMemAllocAsync to the driver; repeatable")
+                   "Leave this call to the driver: cuMemAlloc or cuMemAllocAsync; repeatable")
       ->type_name("CALL")
       ->allow_extra_args(false)
       ->check(one_of({"cuMemAlloc", "cuMemAllocAsync"}));
   run_command->add_flag("--children,!--no-children", args->children,
-                        "Also its child processes (as it is), or not");
+                        "Also run child processes on weir, or not (default: --children)");
   run_command
       ->add_option("--python", args->python,
-                   "Enable weir inside Python instead: where PROGRAM is Python (auto), on or off")
+                   "Enable weir inside Python instead of preloading: auto (if COMMAND is Python), "
+                   "on or off")
       ->type_name("WHEN")
       ->check(one_of({"auto", "on", "off"}))
       ->capture_default_str();
-  run_command->add_flag("--quiet", args->quiet, "Do not say what is left to the driver");
+  run_command->add_flag("--quiet", args->quiet, "Do not report what is left to the driver");
   run_command->add_option("command", args->command, "The program and its arguments, after --")
       ->type_name("COMMAND")
       ->required();

@@ -131,10 +131,10 @@ program_file examine_program(std::span<const std::string> command) {
   const std::string head{start.data(), static_cast<std::size_t>(file.gcount())};
   if (const auto words = python_of_shebang(head); !words.empty()) examine_python(program, words);
   if (is_static(file, head)) {
-    program.obstacle = "is linked statically: nothing can be preloaded, and it runs as it is";
+    program.obstacle = "is linked statically, so nothing can be preloaded; it runs without weir";
   } else if (gains_rights(location)) {
     program.obstacle =
-        "runs with rights of its own: the loader preloads nothing then, and it runs as it is";
+        "is set-uid or has capabilities, so the loader preloads nothing; it runs without weir";
   }
   return program;
 }

@@ -24,26 +24,31 @@ namespace weir::command {
 namespace {
 
 constexpr const char* top_explanation =
-    "The process publishes what it holds where it was started with WEIR_LIVE=on, has the option\n"
-    "live on, or makes a weir::live_page.\n"
+    "Examples:\n"
+    "  WEIR_LIVE=on ./program &        publishes the program's memory\n"
+    "  weir top                        all processes, updated every second\n"
+    "  weir top 4711 --once            one process, by tag and stream\n"
     "\n"
-    "Without PID all processes of this user that do, and those that share a card (weir budget),\n"
-    "are shown, a line each: what is live, what is reserved, the share, and how it went.\n"
-    "RESERVED is green within the floor of the share, yellow above it, and red while others\n"
-    "wait for some of it; NO_COLOR turns that off.\n"
+    "A process publishes its memory if it was started with WEIR_LIVE=on, sets the option live,\n"
+    "or creates a weir::live_page.\n"
+    "\n"
+    "Without PID, weir top shows one line for each such process of this user, and for each that\n"
+    "shares a card (weir budget). RESERVED is green within the floor of the share, yellow above\n"
+    "it, and red while others wait for some of it; NO_COLOR turns colours off. If there is\n"
+    "nothing to show and the output is not a terminal, the command ends.\n"
     "\n"
     "Exit codes:\n"
-    "  0   it was shown, until the process ended or the user had enough\n"
-    "  1   the same with --once, but for pages that cannot be read\n"
-    "  2   the process is not there, or publishes nothing\n"
-    "  64  the command line could not be understood";
+    "  0   shown, until the process ended or you quit\n"
+    "  1   shown with --once, but some pages cannot be read\n"
+    "  2   the process does not exist, or publishes nothing\n"
+    "  64  the command line is invalid";
 
 void write_table(std::string& text, const live_view& view) {
   const auto out = std::back_inserter(text);
   const memory_stats& now = view.stats;
   fmt::format_to(out, "process {}, device {} of {}, update {}\n\n", view.process, view.device,
                  to_string(view.device_total), view.updates);
-  fmt::format_to(out, "{:<12} {:>12} {:>12}\n", "", "now", "at most");
+  fmt::format_to(out, "{:<12} {:>12} {:>12}\n", "", "now", "peak");
   const auto line = [&](std::string_view name, const byte_gauge& each) {
     fmt::format_to(out, "{:<12} {:>12} {:>12}\n", name, to_string(each.current),
                    to_string(each.peak));
@@ -53,22 +58,23 @@ void write_table(std::string& text, const live_view& view) {
   line("active", now.active);
   line("reserved", now.reserved);
   fmt::format_to(out, "{:<12} {:>12} {:>12}\n", "blocks", now.blocks.current, now.blocks.peak);
-  fmt::format_to(out,
-                 "\nallocations {}, by threads alone {:.1f} %, handles {} made {} moved, waits {}, "
-                 "failures {}\n",
-                 now.allocations,
-                 now.allocations == 0
-                     ? 0.0
-                     : 100 * static_cast<double>(now.hits) / static_cast<double>(now.allocations),
-                 now.handles_created, now.handles_moved, now.waits, now.failures);
+  fmt::format_to(
+      out,
+      "\nallocations {}, from thread caches {:.1f} %, handles {} created {} moved, waits {}, "
+      "failures {}\n",
+      now.allocations,
+      now.allocations == 0
+          ? 0.0
+          : 100 * static_cast<double>(now.hits) / static_cast<double>(now.allocations),
+      now.handles_created, now.handles_moved, now.waits, now.failures);
   if (!view.tags.empty())
-    fmt::format_to(out, "\n{:<32} {:>12} {:>12} {:>9}\n", "tag", "requested", "at most", "blocks");
+    fmt::format_to(out, "\n{:<32} {:>12} {:>12} {:>9}\n", "tag", "requested", "peak", "blocks");
   for (const live_tag& each : view.tags)
     fmt::format_to(out, "{:<32} {:>12} {:>12} {:>9}\n",
                    each.name.empty() ? "(no tag)" : printable(each.name),
                    to_string(each.requested.current), to_string(each.requested.peak), each.blocks);
   if (!view.streams.empty())
-    fmt::format_to(out, "\n{:<12} {:>12} {:>12}\n", "stream", "live", "kept for it");
+    fmt::format_to(out, "\n{:<12} {:>12} {:>12}\n", "stream", "live", "free for it");
   for (const live_stream& each : view.streams)
     fmt::format_to(out, "{:<12} {:>12} {:>12}\n",
                    each.stream.number() == 0 ? "any" : std::to_string(each.stream.number()),
@@ -124,8 +130,9 @@ int run_top(const top_arguments& args) {
     const auto views = read_live_pages(args.process);
     if (!views || !is_running) {
       if (shown) return 0;  // it ended
-      print_error(top_subcommand, is_running ? views.error().detail
-                                             : fmt::format("there is no process {}", args.process));
+      print_error(top_subcommand, is_running
+                                      ? views.error().detail
+                                      : fmt::format("process {} does not exist", args.process));
       return failed;
     }
     std::string text;
@@ -139,7 +146,7 @@ int run_top(const top_arguments& args) {
     }
     fmt::print("{}{}", terminal && !args.once ? "\033[H\033[J" : "", text);
     shown = true;
-    if (std::fflush(stdout) != 0 || args.once) return 0;  // nobody looks any more
+    if (std::fflush(stdout) != 0 || args.once) return 0;  // the reader has closed the pipe
     std::this_thread::sleep_for(std::chrono::duration<double>{args.seconds});
   }
 }
@@ -147,27 +154,27 @@ int run_top(const top_arguments& args) {
 }  // namespace
 
 void add_top(CLI::App& application, int& exit_code) {
-  auto* const top =
-      application.add_subcommand("top", "Show what the allocators of running processes hold");
+  auto* const top = application.add_subcommand("top", "Show the memory of running processes");
   const auto args = std::make_shared<top_arguments>();
-  top->add_option("process", args->process, "One process, by tag and stream (else all)")
+  top->add_option("process", args->process,
+                  "One process, by tag and stream (default: all processes)")
       ->type_name("PID")
       ->check(at_least(1));
-  top->add_option("--seconds", args->seconds, "The time between two updates")
+  top->add_option("--seconds", args->seconds, "Seconds between two updates")
       ->type_name("S")
       ->check(between(0.05, 3600.0))
       ->capture_default_str();
-  top->add_flag("--once", args->once, "Show them once");
-  top->add_option("--sort", args->sort, "Of all processes: reserved, live, pid or name")
+  top->add_flag("--once", args->once, "Show the table once and end");
+  top->add_option("--sort", args->sort, "Order of the processes: reserved, live, pid or name")
       ->type_name("ORDER")
-      ->check(CLI::Validator{CLI::IsMember({"reserved", "live", "pid", "name"})}.description(""))
+      ->check(one_of({"reserved", "live", "pid", "name"}))
       ->capture_default_str();
   top->add_option("--folder", args->folder,
-                  "Where the pages of budgets are (else /dev/shm/weir.budget.UID)")
+                  "The folder of the budget files (default: /dev/shm/weir.budget.UID)")
       ->type_name("FOLDER");
   top->add_option("--format", args->format, "table or json")
       ->type_name("FORMAT")
-      ->check(CLI::Validator{CLI::IsMember({"table", "json"})}.description(""))
+      ->check(one_of({"table", "json"}))
       ->capture_default_str();
   top->footer(top_explanation);
   top->callback([args, &exit_code] {

@@ -46,7 +46,7 @@ int show_all_processes(const top_arguments& args) {
   const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
   const bool coloured = is_terminal && wants_colours();
   process_table table;
-  std::set<std::string> named;  // what was said of pages that are none
+  std::set<std::string> named;  // errors that were printed
   for (;;) {
     const auto budgets = read_budgets(args.folder);
     if (!budgets) {
@@ -61,11 +61,11 @@ int show_all_processes(const top_arguments& args) {
             ? json_text(json{{"weir", version_text()}, {"processes", table.to_json()}})
             : table.text(coloured);
     fmt::print("{}{}", is_terminal && !args.once ? "\033[H\033[J" : "", text);
-    if (std::fflush(stdout) != 0) return 0;  // nobody looks any more
+    if (std::fflush(stdout) != 0) return 0;  // the reader has closed the pipe
     for (const auto* const refused : {&live.refused, &budgets->refused})
       for (const error& each : *refused)
         if (named.insert(each.detail).second) print_error(top_subcommand, each.detail);
-    if (args.once) return named.empty() ? 0 : incomplete;
+    if (args.once || (!is_terminal && table.is_empty())) return named.empty() ? 0 : incomplete;
     std::this_thread::sleep_for(std::chrono::duration<double>{args.seconds});
   }
 }

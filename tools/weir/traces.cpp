@@ -41,12 +41,12 @@ std::optional<std::filesystem::path> new_trace(std::string_view subcommand,
     print_error(subcommand, fmt::format("{}: {}", what.string(), reason));
     return std::nullopt;
   };
-  if (path == "--") return refuse(path, "is no name of a file; name the trace before it");
+  if (path == "--") return refuse(path, "expected the name of the trace before --");
   std::error_code code;
   std::filesystem::path output = std::filesystem::absolute(path, code);
   if (code) return refuse(path, code.message());
   if (std::filesystem::exists(output, code))
-    return refuse(output, "is there already, and is left alone");
+    return refuse(output, "the file exists; remove it or name another");
   if (code) return refuse(output, code.message());
   const std::filesystem::path folder = output.parent_path();
   if (folder.string().find("%p") == std::string::npos && ::access(folder.c_str(), W_OK | X_OK) != 0)
@@ -74,10 +74,10 @@ std::optional<recording> read_trace(std::string_view subcommand, const std::stri
     return recorded;
   }();
   if (read && !remark.empty() && !device)
-    print_error(subcommand, path + ": " + remark + "; --device N reads another");
+    print_error(subcommand, path + ": " + remark + "; --device N chooses another");
   if (read && is_ignored)
     print_error(subcommand,
-                fmt::format("{}: not a PyTorch snapshot: the choice of device {} has no effect",
+                fmt::format("{}: not a PyTorch snapshot, so the choice of device {} has no effect",
                             path, device.value_or(0)));
   if (read) return std::move(*read);
   print_error(subcommand, read.error());
@@ -88,8 +88,8 @@ void add_snapshot_device(CLI::App& subcommand, const std::string& names,
                          std::optional<std::uint64_t>& device) {
   subcommand
       .add_option(names, device,
-                  "Of a PyTorch snapshot of several devices: the number of the one to read; else "
-                  "that which held the most")
+                  "The device to read from a PyTorch snapshot of several devices (default: the one "
+                  "that held the most)")
       ->type_name("N")
       ->check(whole_number());
 }
@@ -97,13 +97,15 @@ void add_snapshot_device(CLI::App& subcommand, const std::string& names,
 bool warn_if_damaged(std::string_view subcommand, const std::string& path,
                      const recording& recording) {
   if (recording.damage) {
-    print_error(subcommand, fmt::format("{}: damaged at byte {}: {}; {} events stand before it",
-                                        path, recording.damage->offset, recording.damage->reason,
-                                        recording.events.size()));
+    print_error(subcommand,
+                fmt::format("{}: damaged at byte {}: {}; read {} event{} before it", path,
+                            recording.damage->offset, recording.damage->reason,
+                            recording.events.size(), recording.events.size() == 1 ? "" : "s"));
   }
   if (recording.dropped != 0)
     print_error(subcommand,
-                fmt::format("{}: {} events were dropped by the recorder", path, recording.dropped));
+                fmt::format("{}: the recorder dropped {} event{}; figures are too low", path,
+                            recording.dropped, recording.dropped == 1 ? "" : "s"));
   return recording.damage || recording.dropped != 0;
 }
 
@@ -115,8 +117,8 @@ bool warn_if_suspended(std::string_view subcommand, const std::string& path,
   if (count == 0) return false;
   print_error(
       subcommand,
-      fmt::format("{}: the program suspended memory {} {}; a replay does not, so its figures "
-                  "are of a program that keeps all of it",
+      fmt::format("{}: the program suspended memory {} {}; a replay keeps all of it, so its "
+                  "figures are higher",
                   path, count, count == 1 ? "time" : "times"));
   return true;
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Corrections of the command line's words.
+// The values that options accept, and corrections of misspelt words.
 #include "words.hpp"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "replay/nearest.hpp"
+#include "weir/base/options.hpp"
 
 namespace weir::command {
 
@@ -13,7 +15,7 @@ namespace {
 
 using words = std::vector<std::string>;
 
-/// Empty where none is near: a word of which more than half would have to change.
+/// Empty if the nearest known word differs in more than half of its letters.
 std::string suggestion(std::string_view word, const words& known) {
   const std::vector<std::string_view> all{known.begin(), known.end()};
   if (all.empty()) return {};
@@ -43,6 +45,39 @@ bool has(const words& all, std::string_view word) {
 
 }  // namespace
 
+std::string alternatives(const std::vector<std::string>& words) {
+  std::string list;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i != 0) list += i + 1 == words.size() ? " or " : ", ";
+    list += words[i];
+  }
+  return list;
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  return CLI::Validator{[words = std::move(words)](const std::string& text) {
+                          if (has(words, text)) return std::string{};
+                          return fmt::format("expected {}, got {}", alternatives(words),
+                                             text.empty() ? "an empty word" : text);
+                        },
+                        ""};
+}
+
+result<bytes> size_argument(std::string_view option, const std::string& text,
+                            bool is_zero_allowed) {
+  const auto size = parse_bytes(text);
+  const bool is_zero = size && size->count() == 0;
+  const bool has_unit = !text.empty() && (text.back() < '0' || text.back() > '9');
+  if (is_zero ? is_zero_allowed : size && has_unit) return *size;
+  const std::string given = text.empty() ? "an empty word" : text;
+  const char* const wanted = is_zero             ? "a size greater than zero"
+                             : size && !has_unit ? "a size with a unit"
+                                                 : "a size";
+  return error{.code = errc::bad_option,
+               .detail = fmt::format("{}: expected {}, such as 24GiB or 24GB, got {}", option,
+                                     wanted, given)};
+}
+
 std::string correction(const CLI::App& application, int argc, const char* const* argv) {
   const CLI::App* chosen = &application;
   for (int i = 1; i < argc; ++i) {
@@ -52,15 +87,33 @@ std::string correction(const CLI::App& application, int argc, const char* const*
       const std::string_view name = word.substr(0, word.find('='));
       const words known = options_of(*chosen);
       if (!has(known, name))
-        return "\"" + std::string{name} + "\" is no option" + suggestion(name, known);
+        return "unknown option \"" + std::string{name} + '"' + suggestion(name, known);
     } else if (chosen == &application && !word.starts_with("-")) {
       const words known = commands_of(application);
       if (!has(known, word))
-        return "\"" + std::string{word} + "\" is no command" + suggestion(word, known);
+        return "unknown command \"" + std::string{word} + '"' + suggestion(word, known);
       chosen = application.get_subcommand(std::string{word});
     }
   }
   return {};
+}
+
+std::vector<std::string> misspelt_variables(const char* const* environment) {
+  words known;
+  for (const option_info& each : describe_options()) known.push_back(each.environment);
+  const std::vector<std::string_view> all{known.begin(), known.end()};
+  std::vector<std::string> remarks;
+  for (; *environment != nullptr; ++environment) {
+    const std::string_view entry{*environment};
+    const std::string_view name = entry.substr(0, std::min<std::size_t>(entry.find('='), 64));
+    if (!name.starts_with("WEIR_") || has(known, name)) continue;
+    const std::string_view nearest = replay::nearest(name, all);
+    if (replay::edit_distance(name, nearest) <= 2) {
+      remarks.push_back(fmt::format(
+          "the environment variable {} is unknown and ignored; did you mean {}?", name, nearest));
+    }
+  }
+  return remarks;
 }
 
 }  // namespace weir::command
