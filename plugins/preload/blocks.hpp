@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program's device memory: what it was given, and by whom.
+// The program's device memory: each block, and whether weir or the driver serves it.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain and ordered memory out of a caching allocator.
+// Plain and stream-ordered memory from a caching allocator.
 #include "device_heap.hpp"
 
 #include <new>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What begins and ends: contexts, streams, captures, access of other devices.
+// Hooks for the life of contexts, streams and captures, and for peer access.
 #include <cstdlib>
 #include <new>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuMemAlloc and its kin.
+// Hooks for cuMemAlloc, cuMemAllocPitch, cuMemFree and their versions.
 #include <new>
 #include <utility>
 

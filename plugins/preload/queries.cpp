@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions about memory, answered so that weir's looks as the driver's own would.
+// Hooks for queries about memory: weir's memory looks like the driver's own.
 #include <algorithm>
 #include <cstring>
 

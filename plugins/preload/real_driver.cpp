@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finding the driver and its functions past our own.
+// Finding the driver's own functions behind the hooks.
 #include "real_driver.hpp"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver behind the replaced functions, reached without them.
+// The driver's own functions, called without the hooks.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorders, and how memory of the driver's own appears in their traces.
+// Recorders, and the entries of the driver's own memory in their traces.
 #include "recordings.hpp"
 
 #include <pthread.h>

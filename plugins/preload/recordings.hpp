@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The traces of the process, one a device.
+// The traces of the process, one for each device.
 #pragma once
 
 #include <csignal>

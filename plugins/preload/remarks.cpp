@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is told, and how.
+// The messages of weir run, each printed once.
 #include "remarks.hpp"
 
 #include <sys/stat.h>

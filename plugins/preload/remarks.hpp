@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is told to whoever runs the program, each thing once.
+// The messages of weir run about what is left to the driver, each printed once.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The resolvers: what the real one answers, with our functions in place of those they replace.
+// The resolvers dlsym and cuGetProcAddress: replaced functions resolve to hooks.
 //
 // No name, version or flag is looked at: the address alone decides, so every variant stays what the
 // program asked for, and what is not there is answered in the driver's own way.

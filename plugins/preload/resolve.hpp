@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program gets when it looks for a function of the driver.
+// The functions that a program gets when it looks up the driver's functions.
 #pragma once
 
 namespace weir_preload {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading what `weir run` asked for, and keeping it from children that are not to have it.
+// Reading the settings of `weir run`, and removing them for children that run without weir.
 #include "settings.hpp"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `weir run` asked for, as the environment says it.
+// The settings of `weir run`, from the environment.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuMemAllocAsync and its kin, and the device's default pool, whose part weir takes.
+// Hooks for cuMemAllocAsync, cuMemFreeAsync and the device's default pool.
 //
 // Variants whose name ends in _ptsz are apart: there a null stream is the thread's own.
 #include <cstring>

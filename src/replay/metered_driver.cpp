@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The meter: one thunk a row, made from the rows themselves.
+// The meter: one thunk for each driver call, generated from the table's rows.
 #include "replay/metered_driver.hpp"
 
 #include <algorithm>

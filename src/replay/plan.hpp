@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Offline placement: where the blocks of a recorded step could lie if all of it were known before.
+// Offline placement: offsets for the blocks of a recorded step that is known in advance.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From single steps to a profile.
+// Measuring single steps and adding them up to a profile.
 #include "replay/profiler.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was never freed, by who asked for it.
+// Blocks that were never freed, by site and tag.
 #pragma once
 
 #include <cstdint>

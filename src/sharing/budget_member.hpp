@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One allocator's part in its card's budget: asking, giving way, following a changed share.
+// One allocator's membership in its card's budget: requests, releases, changed shares.
 #pragma once
 
 #include <sys/types.h>

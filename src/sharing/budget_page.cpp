@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Budget pages: made, locked, read and doubted.
+// Creating, locking, reading and validating the budget file.
 #include "sharing/budget_page.hpp"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir budget: the shares of each card, shown and changed.
+// weir budget: shows and changes the shares of each card.
 #include <fmt/format.h>
 
 #include <charconv>

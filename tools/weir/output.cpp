@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Output files: what may be written to, and what an interrupted command leaves behind.
+// Output files: which files may be written, and their removal when the command is interrupted.
 #include "output.hpp"
 
 #include <fcntl.h>

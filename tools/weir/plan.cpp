@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir plan: where a recorded step's blocks could lie if all of it were known before.
+// weir plan: the least memory of a recorded step that is known in advance.
 #include "replay/plan.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text of files and of other processes, on its way to a terminal.
+// Making text of files and of other processes safe for a terminal.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of weir top: who holds what of which card, and how that went.
+// The table of weir top: the memory of each process on each card, with its history.
 #pragma once
 
 #include <map>

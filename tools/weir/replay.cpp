@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir replay: what other policies would have needed for a recorded program.
+// weir replay: replays recorded programs under other policies.
 #include "replay.hpp"
 
 #include <fmt/core.h>

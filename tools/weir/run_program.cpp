@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looking at a program before it is started.
+// Examining a program before it is started.
 #include "run_program.hpp"
 
 #include <elf.h>

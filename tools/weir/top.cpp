@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir top: the counters of a running process's allocators, or of all processes, again and again.
+// weir top: shows the counters of one running process, periodically.
 #include <fmt/format.h>
 #include <unistd.h>
 

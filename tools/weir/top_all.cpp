@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir top without a process: all of them, again and again.
+// weir top without a process: shows all processes, periodically.
 #include <fmt/format.h>
 #include <unistd.h>
 

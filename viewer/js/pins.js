@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fragments: pieces of physical memory that live blocks keep from being given back.
+// Fragmentation: pieces of physical memory that live blocks keep from being released.
 
 // The pieces in use, in part: pages of `unit` bytes, or whole reservations if unit is 0. Each with
 // the smallest block that keeps it. Only the ends of a block can share a page, so the blocks are

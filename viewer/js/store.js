@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store: pieces of the page, inflated when they are needed and forgotten when many others were.
+// The store: pieces of the page, inflated on demand; the least recently used are dropped.
 
 class Store {
   // `prefix`: of the elements that hold the pieces.

@@ -121,11 +121,15 @@ function showCard(page) {
   for (const trial of trials.filter(({ fits }) => !fits)) moments.set(trial.event, [...(moments.get(trial.event) || []), trial]);
   const list = (title, holders) => make('div', {}, make('h3', {}, title), make('ul', {}, ...holders.map(({ label, bytes, blocks }) =>
     make('li', {}, `${label}: ${sizeText(bytes)} in ${countText(blocks)} ${blocks === 1 ? 'block' : 'blocks'}`))));
+  const names = (failed) => failed.map(({ name }) => name).join(', ');
   byId('card-shortages').replaceChildren(...[...moments.values()].map((failed) => make('div', { class: 'card' },
     make('div', { class: 'bar' },
-      make('strong', {}, `In the way of ${failed.map(({ name }) => name).join(', ')}: ${sizeText(failed[0].live)} live`),
+      make('strong', {}, failed[0].live > 0
+        ? `In the way of ${names(failed)}: ${sizeText(failed[0].live)} live`
+        : `Too small for ${names(failed)}: nothing is live, and ${sizeText(failed[0].requested)} do not fit into ${sizeText(left)}`),
       make('button', { onclick: () => page.look(failed[0].event, true) }, 'Look at this moment')),
-    make('div', { class: 'columns' }, list('By tag', failed[0].tags), ...(index.hasStacks ? [list('By site', failed[0].sites)] : []), list('By size', failed[0].sizes)))));
+    ...(failed[0].live > 0 ? [make('div', { class: 'columns' }, list('By tag', failed[0].tags),
+      ...(index.hasStacks ? [list('By site', failed[0].sites)] : []), list('By size', failed[0].sizes))] : []))));
 }
 
 function showOoms(page) {

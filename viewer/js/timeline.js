@@ -365,7 +365,9 @@ class Timeline {
     if (this.page.moment !== null) {
       const x = toX(this.placeOf(this.page.moment));
       pen.lineWidth = 2;
+      pen.globalAlpha = 0.5;  // the peak that it often marks stays visible below it
       if (x >= -1 && x <= width + 1) line(x, theme.css('accent'));
+      pen.globalAlpha = 1;
       pen.lineWidth = 1;
     }
     if (this.hover) line(Math.round(this.hover.x) + 0.5, theme.css('quiet'), [3, 3]);

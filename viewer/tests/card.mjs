@@ -40,6 +40,14 @@ test('what is in the way is listed, once a moment', () => openPacked(small({ car
   await until(page, () => Math.abs(document.querySelector('#arena-title').getBoundingClientRect().top) < 40);
 }));
 
+test('a card that is too small for the first request is said to be that', () => openPacked(
+  small({ card: { ...card, trials: card.trials.map((trial) => ({ ...trial, live: 0, tags: [], sites: [], sizes: [] })) } }), {}, async (page) => {
+    assert.equal(await page.locator('#card-shortages .card:first-child').evaluate((box) => see.words(box)),
+      'Too small for torch-default, throughput: nothing is live, and 9 MiB do not fit into 50 MiB | Look at this moment');
+    assert.equal(await page.locator('#card-shortages h3').count(), 0);
+  },
+));
+
 test('without stacks a site is a size', () => openPacked(small({ card, hasStacks: false }), {}, async (page) => {
   assert.deepEqual(await page.locator('#card-shortages .card:first-child h3').allInnerTexts(), ['By tag', 'By size']);
 }));

@@ -122,7 +122,7 @@ test('every ratio is to what was in use, which is explained', () => openPacked(s
   const [head, , balanced] = await page.locator('#policies').evaluate((all) => [...all.querySelectorAll('tr')].map((row) => [...row.cells].map((cell) => cell.innerText.trim())));
   const cell = (name) => balanced[head.indexOf(name)];
   assert.deepEqual([cell('Policy'), cell('Most in use'), cell('Most reserved'), cell('Ratio')], ['balanced', '64 MiB', '64 MiB', '1.000']);
-  assert.match(await text(page, '#terms'), /^Live is what the program asked for and has not freed\. In use is that and what was freed/);
+  assert.match(await text(page, '#terms'), /^Live is what the program requested and has not freed\. In use adds what was freed/);
   assert.match(await text(page, '#policy-terms'), /ratio is the most that was reserved over the most that was in use/);
 }));
 
