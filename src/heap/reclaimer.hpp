@@ -2,8 +2,10 @@
 // What a search for room may ask of the heap, beyond the store of the pool it searches.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -19,9 +21,33 @@ namespace weir { inline namespace v0 { namespace heap {
 
 /// What the user's out-of-memory callbacks did.
 struct callback_answer {
-  bool asked = false;    ///< there were some, and this thread is not inside one
-  bool claimed = false;  ///< one says that it freed something
-  bool freed = false;    ///< memory of this allocator or of the device was freed meanwhile
+  bool asked = false;             ///< there were some, and this thread is not inside one
+  bool claimed = false;           ///< one says that it freed something
+  bool freed = false;             ///< memory of this allocator or of the device was freed meanwhile
+  std::uint64_t live = 0;         ///< bytes of this allocator, when they were done
+  std::uint64_t device_free = 0;  ///< bytes, when they were done; 0: not known
+};
+
+/// How often a request asks callbacks: again as long as less is live, or more of the device is
+/// free, than after any call before, and a few times more while something is freed all the same.
+/// Without a bound one that takes memory and gives it back would be asked for ever.
+class callback_bound {
+ public:
+  static constexpr int most_fruitless = 8;
+
+  /// Whether they are worth asking again after they did this.
+  [[nodiscard]] bool allows(const callback_answer& answer) noexcept {
+    if (!answer.freed) return false;
+    const bool gained = answer.live < least_live_ || answer.device_free > most_free_;
+    least_live_ = std::min(least_live_, answer.live);
+    most_free_ = std::max(most_free_, answer.device_free);
+    return gained || ++fruitless_ < most_fruitless;
+  }
+
+ private:
+  std::uint64_t least_live_ = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t most_free_ = 0;
+  int fruitless_ = 0;
 };
 
 /// Carries what a user's callback threw through the heap to its caller. In the heap itself a

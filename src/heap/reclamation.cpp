@@ -250,6 +250,8 @@ result<callback_answer> reclamation::ask_callbacks(pool_state& pool, thread_cach
     flusher_.settle_caches();
   }
   const auto device_after = core_.device_.memory_info();
+  answer.live = core_.accounts_.total().allocated.current;
+  answer.device_free = device_after ? device_after->free.count() : 0;
   answer.freed = core_.accounts_.total().frees != frees_before ||
                  (device_before && device_after && device_after->free > device_before->free);
   return answer;

@@ -237,11 +237,11 @@ result<bool> room_search::evict() {
   return heap_.evict(*pool_, to_bytes(wanted_.units), driver_);
 }
 
-/// Asked again only while that frees something.
+/// Asked again only while that frees something, and gets somewhere.
 result<bool> room_search::ask_callbacks(bytes needed) {
   if (!callbacks_help_) return false;
   WEIR_TRY_VALUE(answer, heap_.ask_callbacks(*pool_, own_, needed));
-  if (answer.asked) callbacks_help_ = answer.freed;
+  if (answer.asked) callbacks_help_ = callback_bound_.allows(answer);
   return answer.claimed || answer.freed;
 }
 

@@ -90,6 +90,7 @@ class room_search {
   bool capture_known_ = false;
   bool capturing_ = false;
   bool callbacks_help_ = true;
+  callback_bound callback_bound_;
   bool asked_before_growth_ = false;
   wait_bound waits_;
   int awaited_releases_ = 0;

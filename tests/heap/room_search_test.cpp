@@ -317,6 +317,39 @@ TEST_F(room_search_test, a_callback_that_lies_is_not_asked_for_ever) {
   memory->deallocate(p, stream);
 }
 
+TEST_F(room_search_test, a_callback_that_takes_memory_and_gives_it_back_is_not_asked_for_ever) {
+  const auto stream = new_stream();
+  void* const p = memory->allocate(1_GiB - 4_MiB, stream);
+  int asked = 0;
+  const auto registration = memory->on_out_of_memory([&](bytes) {
+    EXPECT_LT(++asked, 100);
+    if (asked < 100) memory->deallocate(memory->allocate(1_KiB, stream), stream);
+    return false;
+  });
+  EXPECT_EQ(code_of(memory->try_allocate(64_MiB, stream)), errc::out_of_memory);
+  EXPECT_GE(asked, 1);
+  memory->deallocate(p, stream);
+}
+
+TEST_F(room_search_test, a_callback_is_asked_for_as_long_as_less_is_live) {
+  const auto stream = new_stream();
+  std::vector<void*> held;
+  for (int i = 0; i < 32; ++i) held.push_back(memory->allocate(32_MiB, stream));
+  int asked = 0;
+  const auto registration = memory->on_out_of_memory([&](bytes) {
+    ++asked;
+    if (held.empty()) return false;
+    memory->deallocate(held.back(), stream);  // a little at a time
+    held.pop_back();
+    memory->deallocate(memory->allocate(1_KiB, stream), stream);
+    return false;
+  });
+  void* const p = memory->allocate(20 * 32_MiB, stream);
+  EXPECT_EQ(asked, 20);
+  memory->deallocate(p, stream);
+  for (void* const each : held) memory->deallocate(each, stream);
+}
+
 TEST_F(room_search_test, the_oldest_epoch_is_waited_for) {
   const auto one = new_stream();
   const auto two = new_stream();

@@ -485,6 +485,28 @@ TEST_F(rungs_test, callbacks_are_asked_again_while_that_frees_something) {
   EXPECT_EQ(times_asked(), 2);
 }
 
+TEST(callback_bound, allows_any_number_of_gains_and_a_few_rounds_without) {
+  using heap::callback_answer;
+  heap::callback_bound bound;
+  EXPECT_FALSE(bound.allows({.asked = true, .claimed = true})) << "nothing was freed";
+  for (std::uint64_t live = 100; live > 50; --live)
+    EXPECT_TRUE(bound.allows({.freed = true, .live = live, .device_free = 7}));
+  for (std::uint64_t free = 8; free < 50; ++free)
+    EXPECT_TRUE(bound.allows({.freed = true, .live = 90, .device_free = free}));
+  for (int i = 1; i < heap::callback_bound::most_fruitless; ++i) {
+    EXPECT_TRUE(bound.allows({.freed = true, .live = 51, .device_free = 49}));
+    EXPECT_TRUE(bound.allows({.freed = true, .live = 51 - static_cast<std::uint64_t>(i)}));
+  }
+  EXPECT_FALSE(bound.allows({.freed = true, .live = 44, .device_free = 49}));
+  EXPECT_TRUE(bound.allows({.freed = true, .live = 43}));
+}
+
+TEST_F(rungs_test, callbacks_that_free_and_gain_nothing_are_asked_a_few_times) {
+  heap.callbacks = {.asked = true, .freed = true, .live = (5_MiB).count()};
+  EXPECT_EQ(search().value(), no_block);
+  EXPECT_EQ(std::count(plan.asked.begin(), plan.asked.end(), "callbacks"), 9);
+}
+
 TEST_F(rungs_test, a_driver_without_memory_is_no_room_and_any_other_failure_an_end) {
   for (const char* const rung : {"rearrange", "rearrange behind waits", "grow"}) {
     plan.succeeds = {};
