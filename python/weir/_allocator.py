@@ -191,6 +191,7 @@ class Allocator(Memory, close="weir_allocator_close"):
                 for row in rows[:min(count, written.value)]}
 
     def reset_peaks(self) -> None:
+        """Every peak becomes the current value."""
         lib.weir_allocator_reset_peaks(self._handle)
 
     def snapshot(self) -> Snapshot:
@@ -401,6 +402,7 @@ class Reclaim(Owned, close="weir_callback_close"):
             return 0
 
     def close(self) -> None:
+        """Unregisters the callback. Idempotent."""
         self._callback = None
         super().close()
 
@@ -444,9 +446,11 @@ class Pool(Owned, close="weir_pool_close"):
 
     @property
     def id(self) -> int:
+        """The number of the pool in its allocator, as in snapshots."""
         return _native.number(lib.weir_pool_get_id, self._handle, kind=ctypes.c_uint32)
 
     def allocate(self, nbytes: Size, stream: Any = None, *, alignment: int = 512) -> Block:
+        """As Allocator.allocate(), from the memory of this pool."""
         if nbytes.__class__ is not int or not 0 <= nbytes < 1 << 64:
             nbytes = as_bytes(nbytes)
         pointer = ctypes.c_void_p()
@@ -458,6 +462,7 @@ class Pool(Owned, close="weir_pool_close"):
         return Block(self.allocator, pointer.value or 0, nbytes, stream)
 
     def stats(self) -> Stats:
+        """The counters of this pool."""
         return ask(Stats, "weir_memory_stats", lib.weir_pool_get_stats, self._handle)
 
     def suspend(self, *, contents: str = "keep", to: str = "pinned", requests: str = "fail",
@@ -492,9 +497,11 @@ class Pool(Owned, close="weir_pool_close"):
 
     @property
     def is_suspended(self) -> bool:
+        """Whether the memory of this pool is suspended."""
         return _suspend.is_away(lib.weir_pool_is_suspended, self._handle)
 
     def suspend_stats(self) -> SuspendStats:
+        """As Allocator.suspend_stats(), of this pool."""
         return _suspend.stats(lib.weir_pool_get_suspend_stats, self._handle)
 
     @contextlib.contextmanager
@@ -569,6 +576,7 @@ class Recorder(Owned, close="weir_recorder_stop"):
         lib.weir_recorder_flush(self._handle)
 
     def stats(self) -> RecorderStats:
+        """What was recorded so far."""
         return ask(RecorderStats, "weir_recorder_stats", lib.weir_recorder_get_stats, self._handle)
 
 

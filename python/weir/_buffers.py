@@ -86,6 +86,7 @@ class UnifiedBuffer(Owned, close="weir_buffer_close"):
 
     @property
     def nbytes(self) -> int:
+        """The size of the buffer in bytes."""
         return self._info().size
 
     def __len__(self) -> int:
@@ -281,6 +282,7 @@ class BufferPool(Memory, close="weir_buffer_pool_close"):
         return (None, 0) if device is None else (device.runtime._handle, device.number)
 
     def stats(self, device: Optional[Device] = None) -> BufferPoolStats:
+        """Counters of the pool, of one device or of all."""
         return ask(BufferPoolStats, "weir_buffer_pool_stats", lib.weir_buffer_pool_get_stats, self._handle,
                    *self._about(device))
 

@@ -79,6 +79,7 @@ class Owned:
         self._handle, self._shared, self._process = handle, True, process()
 
     def close(self) -> None:
+        """Closes what this object owns. Idempotent; a failure is an exception, and the object counts as closed."""
         if not self._closed:
             self._closed = True
             code = self._close_quietly(self._handle)
@@ -87,6 +88,7 @@ class Owned:
 
     @property
     def closed(self) -> bool:
+        """Whether close() was called."""
         return self._closed
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -158,12 +160,15 @@ class Runtime(Owned, close="weir_runtime_close"):
 
     @property
     def device_count(self) -> int:
+        """How many devices the runtime has."""
         return self._info().device_count
 
     def device(self, number: int = 0) -> "Device":
+        """The device of this number."""
         return Device(self, number)
 
     def devices(self) -> "List[Device]":
+        """All devices, by number."""
         return [Device(self, number) for number in range(self.device_count)]
 
     def __repr__(self) -> str:
@@ -295,6 +300,7 @@ class Event(Owned, close="weir_event_close"):
         return bool(_native.number(lib.weir_event_is_complete, self._handle, kind=ctypes.c_int32))
 
     def synchronize(self) -> None:
+        """Waits until the work before the last record() is done."""
         lib.weir_event_synchronize(self._handle)
 
     def elapsed_since(self, earlier: "Event") -> float:

@@ -97,6 +97,7 @@ class StreamPool(Memory):
     # --- Memory ---------------------------------------------------------------------------------
 
     def allocate(self, nbytes: Size, stream: Optional[Stream] = None, *, alignment: int = 0) -> Block:
+        """Memory that work queued on `stream` from now on may use; without a stream, on the legacy stream."""
         nbytes = as_bytes(nbytes)
         pointer = ctypes.c_void_p()
         with self._kept(stream, pointer) as known:
@@ -166,6 +167,7 @@ class StreamPool(Memory):
         return _native.number(lib.weir_stream_pool_get_attribute, self._handle, int(attribute))
 
     def set_attribute(self, attribute: StreamPoolAttribute, value: int) -> None:
+        """Sets an attribute of the driver's pool."""
         lib.weir_stream_pool_set_attribute(self._handle, int(attribute), value)
 
     @property
@@ -183,9 +185,11 @@ class StreamPool(Memory):
         return bool(self.attribute(_reuse_rule(rule)))
 
     def set_reuse(self, rule: StreamPoolAttribute, allowed: bool = True) -> None:
+        """Allows or forbids one of the driver's rules for reusing memory."""
         self.set_attribute(_reuse_rule(rule), int(allowed))
 
     def stats(self) -> StreamPoolStats:
+        """Counters of the pool."""
         return ask(StreamPoolStats, "weir_stream_pool_stats", lib.weir_stream_pool_get_stats, self._handle)
 
     def reset_peaks(self) -> None:
@@ -204,6 +208,7 @@ class StreamPool(Memory):
         lib.weir_stream_pool_set_peer(self._handle, device.number, int(on))
 
     def peer_access(self, device: Device) -> AccessRights:
+        """What `device` may do with the memory of this pool."""
         return AccessRights(_native.number(lib.weir_stream_pool_get_peer, self._handle, device.number,
                                            kind=ctypes.c_int32))
 
@@ -260,6 +265,7 @@ class _BlockPool(Memory, close="weir_block_pool_close"):
         return f"of device {self.device.number}, {now.blocks.current} blocks of {now.requested.current} bytes"
 
     def allocate(self, nbytes: Size, stream: Optional[Stream] = None, *, alignment: int = 0) -> Block:
+        """Memory that work queued on `stream` from now on may use."""
         nbytes = as_bytes(nbytes)
         pointer = ctypes.c_void_p()
         lib.weir_block_pool_allocate(self._handle, nbytes, alignment, known_stream(stream), ctypes.byref(pointer))
@@ -289,6 +295,7 @@ class _BlockPool(Memory, close="weir_block_pool_close"):
         free(self._handle, ptr)
 
     def stats(self) -> PoolStats:
+        """Counters of the pool."""
         return ask(PoolStats, "weir_block_pool_stats", lib.weir_block_pool_get_stats, self._handle)
 
     def reset_peaks(self) -> None:

@@ -172,6 +172,8 @@ class ManagedInfo:
 
 @dataclass(frozen=True)
 class RecorderStats:
+    """Counters of a recorder."""
+
     written: int = 0  #: events in the file
     dropped: int = 0
     threads: int = 0
@@ -201,6 +203,8 @@ class PhysicalInfo:
 
 @dataclass(frozen=True)
 class PoolSnapshot:
+    """One pool of a snapshot: its counters, blocks and physical memory."""
+
     id: int
     name: str
     stats: Stats
@@ -219,6 +223,8 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class DeviceInfo:
+    """What a device is and can do, as it was when the runtime was opened."""
+
     name: str
     total_memory: int   #: bytes
     granularity: int    #: the unit of physical memory; 0 without virtual memory

@@ -39,12 +39,14 @@ class MemoryResource(_MemoryResource):
         self._memory = process_allocator(self._number, plugin_options(policy, options))
 
     def allocate(self, size: int, stream: Any = None) -> Any:
+        """A buffer of `size` bytes that work queued on `stream` from now on may use."""
         block = self._memory.allocate(size, native_stream(stream))
         buffer = _Buffer.from_handle(block.ptr, size, mr=self)
         block.release()  # the buffer's from here on
         return buffer
 
     def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
+        """Frees memory in the order of `stream`, or of the stream of its allocation."""
         if stream is None:
             self._memory.deallocate(int(ptr))
         else:
@@ -52,18 +54,22 @@ class MemoryResource(_MemoryResource):
 
     @property
     def is_device_accessible(self) -> bool:
+        """True: this is device memory."""
         return True
 
     @property
     def is_host_accessible(self) -> bool:
+        """False: the host cannot read this memory."""
         return False
 
     @property
     def is_managed(self) -> bool:
+        """False: this is not managed memory."""
         return False
 
     @property
     def device_id(self) -> int:
+        """The number of the device."""
         return self._number
 
     @property
@@ -72,4 +78,5 @@ class MemoryResource(_MemoryResource):
         return self._memory
 
     def release_stream(self, stream: Any) -> None:
+        """Call this before a stream is destroyed: memory bound to it becomes available to other streams."""
         self._memory.release_stream(native_stream(stream))

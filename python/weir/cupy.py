@@ -365,6 +365,7 @@ def disable() -> None:
 
 
 def is_enabled() -> bool:
+    """Whether enable() made weir CuPy's allocator."""
     return _before is not None
 
 

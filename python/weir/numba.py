@@ -70,11 +70,13 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
     # --- What Numba calls ---------------------------------------------------------------------------
 
     def initialize(self) -> None:
+        """Called by Numba: opens weir's allocator of the context's device."""
         super().initialize()
         if self._memory is None:
             self._memory = process_allocator(self.context.device.id, _options)
 
     def memalloc(self, size: int) -> Any:
+        """Called by Numba: device memory of `size` bytes."""
         self.initialize()
         with self._lock:
             if not self._deferred and self._full():
@@ -105,6 +107,7 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         return super().get_ipc_handle(memory)
 
     def reset(self) -> None:
+        """Called by Numba: releases everything that the context allocated."""
         super().reset()
         with self._lock:
             live, self._live = self._live, {}  # a finalizer that runs now finds its block gone
@@ -115,6 +118,7 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
 
     @contextlib.contextmanager
     def defer_cleanup(self) -> Iterator[None]:
+        """Called by Numba: a block in which nothing is released."""
         with super().defer_cleanup():
             with self._lock:
                 self._deferred += 1
@@ -126,6 +130,7 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
 
     @property
     def interface_version(self) -> int:
+        """The version of Numba's interface for memory managers that this is written for."""
         return 1
 
     # --- Letting go ---------------------------------------------------------------------------------

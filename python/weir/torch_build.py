@@ -35,6 +35,7 @@ def below(folder: Path) -> List[Path]:
 
 
 def main(words: Optional[Sequence[str]] = None) -> int:
+    """The command. Returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m weir.torch_build", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", metavar="DIR", type=Path)
