@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import doxygen_headers  # noqa: E402
 import python_reference  # noqa: E402
 
 # Documents beside docs/, and where they are in the site.
@@ -192,7 +193,13 @@ def build_reference(root, output):
     folder = output / "doxygen"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    settings = (root / "docs/site/Doxyfile").read_text() + f"\nOUTPUT_DIRECTORY = {folder}\nPROJECT_NUMBER = {version(root)}\n"
+    headers = output / "headers/include"
+    shutil.rmtree(headers, ignore_errors=True)
+    doxygen_headers.copy_all(root / "include", headers)
+    settings = (root / "docs/site/Doxyfile").read_text()
+    settings += "".join(f"\n{name} = {value}\n" for name, value in {
+        "OUTPUT_DIRECTORY": folder, "PROJECT_NUMBER": version(root), "INPUT": headers, "STRIP_FROM_PATH": headers,
+        "STRIP_FROM_INC_PATH": headers, "INCLUDE_PATH": headers}.items())
     done = subprocess.run(["doxygen", "-"], input=settings, cwd=root, capture_output=True, text=True, check=False)
     said = [line for line in done.stderr.splitlines() if line.strip()]
     missing = collections.Counter()
@@ -203,6 +210,7 @@ def build_reference(root, output):
             missing[found[1]] += 1
         elif "Internal inconsistency" not in line:  # doxygen 1.9.4 about specialisations of std::hash
             wrong.append(line)
+    (output / "undocumented.json").write_text(json.dumps(dict(sorted(missing.items())), indent=1) + "\n")
     allowed = json.loads((root / "docs/site/undocumented.json").read_text())
     for header, count in sorted(missing.items()):
         if count > allowed.get(header, 0):
@@ -210,7 +218,6 @@ def build_reference(root, output):
             wrong.append(f"{header}: {count} items without a comment, {allowed.get(header, 0)} are allowed")
     if done.returncode != 0 or wrong:
         sys.exit("doxygen:\n" + "\n".join(wrong[:200]))
-    (output / "undocumented.json").write_text(json.dumps(dict(sorted(missing.items())), indent=1) + "\n")
     fewer = [header for header, count in allowed.items() if missing[header] < count]
     if fewer:
         print(f"{', '.join(fewer)}: fewer items without a comment than recorded; copy build/docs/undocumented.json to docs/site")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A header as doxygen should read it: doxygen runs this for each file and reads what it prints.
+"""The headers as doxygen should read them: copies, changed by the rules below.
 
 The headers are written for readers of the headers, by rules that doxygen does not know:
 
@@ -10,7 +10,6 @@ The headers are written for readers of the headers, by rules that doxygen does n
 """
 
 import re
-import sys
 
 SPECIAL = re.compile(r"^\s*(?:\[\[nodiscard\]\] |WEIR_API |constexpr |explicit |virtual |inline |friend |auto |bool |"
                      r"(?P<result>\w+(?:<[^()]*>)?&) )*"
@@ -97,10 +96,8 @@ def as_in_cuda(lines):
     return out
 
 
-def main():
-    name = sys.argv[1]
-    with open(name, encoding="utf-8") as file:
-        text = file.read()
+def readable(name, text):
+    """The text of a header, for doxygen."""
     # Words in angle brackets are placeholders, not tags.
     text = re.sub(r"^\s*(?:///|\*|/\*).*", lambda line: "`".join(
         part if index % 2 else re.sub(r"<(\w+)>", r"&lt;\1&gt;", part) for index, part in enumerate(line[0].split("`"))), text,
@@ -111,8 +108,14 @@ def main():
     if name.endswith("driver/types.hpp"):
         lines = as_in_cuda(lines)
     lines = grouped(with_special_members(lines))
-    print("\n".join(["/** @file */", *lines]))
+    return "\n".join(["/** @file */", *lines])
 
 
-if __name__ == "__main__":
-    main()
+def copy_all(include, target):
+    """Writes every header below `include` to the same place below `target`. Line numbers change."""
+    for path in sorted(include.rglob("*")):
+        if path.suffix in (".h", ".hpp", ".def"):
+            name = path.relative_to(include)
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            text = path.read_text()
+            (target / name).write_text(text if path.suffix == ".def" else readable(name.as_posix(), text))
