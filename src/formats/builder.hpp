@@ -95,6 +95,6 @@ class recording_builder {
   std::uint64_t live_bytes_ = 0;
 };
 
-inline constexpr const char* no_room = "more bytes are live than there are addresses";
+inline constexpr const char* no_room = "the live bytes exceed the address space";
 
 }}}  // namespace weir::v0::formats

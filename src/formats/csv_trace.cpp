@@ -31,11 +31,11 @@ class csv_reader {
     time -= std::min(time, *start_);  // what goes back to before the first counts as the first
     trace_event event{.time = time, .address = *id, .stream = builder_.stream(*stream)};
     if (op == "a") return allocate(size_text, event);
-    if (!size_text.empty()) return "only an allocation has a size";
+    if (!size_text.empty()) return "bytes must be empty for every operation but a";
     if (op == "r") return deallocate(event);
     if (op == "f") return reusable(event);
     if (op == "s") return record_stream(event);
-    return "the operation is none of a, r, f, s";
+    return "unknown operation; expected a, r, f or s";
   }
 
   recording finish() && {
@@ -75,8 +75,9 @@ class csv_reader {
   const char* deallocate(trace_event event) {
     const auto* const block = builder_.live(event.address);
     if (block == nullptr) {
-      return pending_.contains(event.address) ? "the block is freed out of turn"
-                                              : "the block was not allocated before";
+      return pending_.contains(event.address)
+                 ? "the block is freed twice, or freed before its release"
+                 : "the block was not allocated before";
     }
     event.kind = trace_kind::deallocate;
     event.size = block->size;
@@ -88,8 +89,9 @@ class csv_reader {
   const char* reusable(trace_event event) {
     const auto entry = pending_.find(event.address);
     if (entry == pending_.end()) {
-      return builder_.live(event.address) != nullptr ? "the block is freed out of turn"
-                                                     : "the block was not allocated before";
+      return builder_.live(event.address) != nullptr
+                 ? "the block is freed twice, or freed before its release"
+                 : "the block was not allocated before";
     }
     event.kind = trace_kind::reusable;
     event.size = entry->second;
@@ -141,8 +143,7 @@ result<recording> read_csv_trace(std::string_view text, std::string_view name,
     if (line.starts_with('#')) return {};
     if (std::exchange(is_first, false) && line == columns) return {};
     if (reader.size() >= limits.events) {
-      return error{.code = errc::limit_exceeded,
-                   .detail = std::string{name} + ": more events than a reader takes"};
+      return error{.code = errc::limit_exceeded, .detail = std::string{name} + ": too many events"};
     }
     if (const char* const problem = reader.add(line)) return bad_line(name, count, problem);
     return {};
@@ -156,7 +157,7 @@ result<std::vector<recorded_peak>> read_csv_peaks(std::string_view text, std::st
   WEIR_TRY(for_each_line(text, [&](std::string_view line, std::size_t count) -> result<void> {
     // trace, streams, allocs, requested, active, default reserved, expandable requested, reserved
     const auto row = fields<8>(line);
-    if (!row) return bad_line(name, count, "not eight columns");
+    if (!row) return bad_line(name, count, "expected eight columns");
     if (count == 1 || (*row)[0] != trace) return {};
     const auto requested = number((*row)[3]);
     const auto fixed = number((*row)[5]);

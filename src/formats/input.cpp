@@ -27,7 +27,7 @@ error damaged(std::string_view format, std::string_view reason) {
 error too_large(const input_limits& limits) {
   return {.code = errc::limit_exceeded,
           .requested = bytes{limits.bytes},
-          .detail = "the file is larger than a reader takes"};
+          .detail = "the file is too large"};
 }
 
 /// Makes room for another piece at the end of `text`; false once there is more than allowed.
@@ -44,7 +44,7 @@ struct gzip_end {
 result<std::string> gunzip(std::string_view compressed, const input_limits& limits) {
   z_stream stream{};
   if (inflateInit2(&stream, 15 + 16) != Z_OK)
-    return error{.code = errc::no_host_memory, .detail = "no host memory for gzip"};
+    return error{.code = errc::no_host_memory, .detail = "out of host memory for gzip"};
   const std::unique_ptr<z_stream, gzip_end> guard{&stream};
   std::string text;
   std::size_t used = 0;
@@ -66,7 +66,7 @@ result<std::string> gunzip(std::string_view compressed, const input_limits& limi
     } else if (status != Z_OK && status != Z_BUF_ERROR) {
       return damaged("gzip", stream.msg != nullptr ? stream.msg : "damaged");
     } else if (compressed.empty() && stream.avail_out != 0) {
-      return damaged("gzip", "ends too early");
+      return damaged("gzip", "the file is incomplete");
     }
   }
   if (used > limits.bytes) return too_large(limits);
@@ -81,7 +81,7 @@ struct zstd_end {
 result<std::string> unzstd(std::string_view compressed, const input_limits& limits) {
   const std::unique_ptr<ZSTD_DCtx, zstd_end> context{ZSTD_createDCtx()};
   if (context == nullptr)
-    return error{.code = errc::no_host_memory, .detail = "no host memory for zstd"};
+    return error{.code = errc::no_host_memory, .detail = "out of host memory for zstd"};
   ZSTD_inBuffer in{compressed.data(), compressed.size(), 0};
   std::string text;
   std::size_t used = 0;
@@ -92,7 +92,8 @@ result<std::string> unzstd(std::string_view compressed, const input_limits& limi
     hint = ZSTD_decompressStream(context.get(), &out, &in);
     if (ZSTD_isError(hint) != 0) return damaged("zstd", ZSTD_getErrorName(hint));
     used += out.pos;
-    if (in.pos == before && out.pos == 0 && hint != 0) return damaged("zstd", "ends too early");
+    if (in.pos == before && out.pos == 0 && hint != 0)
+      return damaged("zstd", "the file is incomplete");
   }
   if (used > limits.bytes) return too_large(limits);
   text.resize(used);
@@ -150,7 +151,7 @@ result<std::string> read_regular_file(const std::string& path, const input_limit
                        std::fclose};
   if (file) return read_stream(file.get(), path, limits);
   error reason = is_known && !S_ISREG(about.st_mode)
-                     ? error{.code = errc::system, .detail = path + ": not a regular file"}
+                     ? error{.code = errc::system, .detail = path + ": expected a regular file"}
                      : not_read(path);
   ::close(descriptor);
   return reason;

@@ -41,8 +41,10 @@ result<recording> read_decompressed(std::string_view bytes, std::string_view nam
   if (is_csv_trace(bytes)) return read_csv_trace(bytes, name, limits);
   if (is_pickle(bytes)) return read_torch_snapshot(bytes, name, limits, choice);
   if (is_rmm_log(bytes)) return read_rmm_log(bytes, name, limits);
-  return error{.code = errc::invalid_argument,
-               .detail = "neither a .weirtrace, a CSV trace, a PyTorch snapshot nor an RMM log"};
+  return error{
+      .code = errc::invalid_argument,
+      .detail =
+          "unknown format; expected a .weirtrace, a CSV trace, a PyTorch snapshot or an RMM log"};
 }
 
 /// A peaks.csv that cannot be read is as none: it is no part of the trace, and nobody asked for it.

@@ -63,7 +63,7 @@ class unpickler {
       if (spent_ > limits_.bytes) {
         return error{.code = errc::limit_exceeded,
                      .requested = bytes{limits_.bytes},
-                     .detail = "the pickle takes more memory than a reader has"};
+                     .detail = "the pickle needs too much memory"};
       }
       if (problem != nullptr) {
         return error{.code = errc::invalid_argument,
@@ -74,7 +74,7 @@ class unpickler {
   }
 
  private:
-  static constexpr const char* cut = "the pickle ends too early";
+  static constexpr const char* cut = "the pickle is incomplete";
   static constexpr const char* underflow = "the pickle takes what it did not put there";
 
   // --- Bytes ------------------------------------------------------------------------------------
@@ -114,14 +114,14 @@ class unpickler {
       case 0x80:  // PROTO
         if (remaining() < 1) return cut;
         if (const auto protocol = little(1); protocol < 2 || protocol > 5)
-          return "the pickle's protocol is none of 2 to 5";
+          return "unsupported pickle protocol; expected 2 to 5";
         return nullptr;
       case 0x95:  // FRAME; its length is for readers that read ahead
         if (remaining() < 8) return cut;
         position_ += 8;
         return nullptr;
       case '.':  // STOP
-        if (!marks_.empty() || stack_.size() != 1) return "the pickle stops in the middle";
+        if (!marks_.empty() || stack_.size() != 1) return "the pickle is incomplete";
         pickle_.root_ = stack_.back();
         stopped_ = true;
         return nullptr;
@@ -205,11 +205,11 @@ class unpickler {
         break;
     }
     if (const char* const instruction = builds_objects(op)) {
-      refusal_ = std::string{"the pickle builds objects of classes ("} + instruction +
+      refusal_ = std::string{"the pickle creates objects of classes ("} + instruction +
                  "), which is refused";
       return refusal_.c_str();
     }
-    return "an instruction that data does not need";
+    return "an instruction that snapshots do not use";
   }
 
   const char* number(std::size_t size) {
@@ -281,9 +281,9 @@ class unpickler {
   const char* extend(value_type type, std::size_t count) {
     if (available() < count + 1) return underflow;
     const pickle_value target = stack_[stack_.size() - count - 1];
-    if (target.type != type) return "something is added to what is no list or dict";
+    if (target.type != type) return "an item is added to a value that is not a list or dict";
     pickle::container& container = pickle_.containers_[target.bits];
-    if (container.closed) return "a container is changed that is part of another";
+    if (container.closed) return "a nested container is changed";
     return move_in(container, target.bits, count);
   }
 
@@ -301,7 +301,7 @@ class unpickler {
     const auto first = stack_.end() - static_cast<std::ptrdiff_t>(count);
     for (auto value = first; value != stack_.end(); ++value) {
       if (!value->is_container()) continue;
-      if (value->bits == number) return "a container is put into itself";
+      if (value->bits == number) return "a container contains itself";
       pickle::container& part = pickle_.containers_[value->bits];
       part.closed = true;
       target.height =
@@ -327,7 +327,7 @@ class unpickler {
     return nullptr;
   }
   const char* recall(std::uint64_t number) {
-    if (number >= memo_.size()) return "the memo has no such entry";
+    if (number >= memo_.size()) return "an unknown memo entry is used";
     return push(memo_[number]);
   }
 

@@ -68,7 +68,7 @@ class rmm_reader {
       event.address = 0;
       event.kind = trace_kind::out_of_memory;
     } else {
-      return "the action is none of allocate, allocate failure, free";
+      return "unknown action; expected allocate, allocate failure or free";
     }
     builder_.add(event);
     return nullptr;
@@ -121,8 +121,7 @@ result<recording> read_rmm_log(std::string_view text, std::string_view name,
     if (line == rmm_columns || line.empty()) return {};
     if (const char* const problem = reader.add(line)) return bad_line(name, count, problem);
     if (reader.size() > limits.events) {
-      return error{.code = errc::limit_exceeded,
-                   .detail = std::string{name} + ": more events than a reader takes"};
+      return error{.code = errc::limit_exceeded, .detail = std::string{name} + ": too many events"};
     }
     return {};
   }));

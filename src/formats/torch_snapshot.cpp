@@ -80,7 +80,7 @@ class snapshot_reader {
       traces = member(root, "device_traces");
     }
     if (segments == nullptr || segments->type != pickle_value::value_type::list)
-      return no_snapshot("there is no list of segments");
+      return no_snapshot("expected a list of segments");
     WEIR_TRY(choose_device(*segments, traces, choice));
     WEIR_TRY(read_history(traces));
     WEIR_TRY(find_leftovers(*segments));
@@ -154,7 +154,7 @@ class snapshot_reader {
     for (const pickle_value& segment : tree_.elements(segments)) {
       if (!step()) return too_many();
       if (segment.type != pickle_value::value_type::dict)
-        return no_snapshot("a segment is no dict");
+        return no_snapshot("expected a dict for each segment");
       std::uint64_t size = natural(segment, "total_size");
       if (const pickle_value* const blocks = member(segment, "blocks"); size == 0 && blocks)
         for (const pickle_value& block : tree_.elements(*blocks)) {
@@ -218,7 +218,7 @@ class snapshot_reader {
                    .detail = "the snapshot has no device " + std::to_string(device_) +
                              (all.empty() ? std::string{} : "; it has " + list)};
     if (choice.remark != nullptr && all.size() > 1)
-      *choice.remark = "the snapshot has " + list + "; read is cuda:" + std::to_string(device_);
+      *choice.remark = "the snapshot has " + list + "; reading cuda:" + std::to_string(device_);
     return {};
   }
 
@@ -274,7 +274,7 @@ class snapshot_reader {
     for (const pickle_value& segment : tree_.elements(segments)) {
       if (!step()) return too_many();
       if (segment.type != pickle_value::value_type::dict)
-        return no_snapshot("a segment is no dict");
+        return no_snapshot("expected a dict for each segment");
       if (natural(segment, "device") != device_) continue;
       std::uint64_t address = natural(segment, "address");
       const segment_label label{natural(segment, "stream"), member(segment, "segment_pool_id")};

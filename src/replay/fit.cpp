@@ -26,8 +26,8 @@ bytes left_on(bytes card) {
 error no_verdict() {
   return {.code = errc::not_supported,
           .detail =
-              "the program suspended memory, and a replay does not: how much memory it needs "
-              "cannot be told"};
+              "the program suspended memory, which a replay does not do; --fit and --capacity are "
+              "not supported for such a trace"};
 }
 
 class fit_search {
@@ -89,7 +89,7 @@ class fit_search {
 result<card_trial> try_card(const script& script, settings settings, bytes card) {
   if (!settings.target.simulated || card.count() == 0)
     return error{.code = errc::invalid_argument,
-                 .detail = "a card is tried on the simulator, and has a size"};
+                 .detail = "--card needs a size and works on the simulator only"};
   if (script.suspensions != 0) return no_verdict();
   card_trial trial{.policy = settings.policy, .card = card, .left = left_on(card)};
   settings.samples = 0;
@@ -110,10 +110,10 @@ double fit::ratio() const noexcept {
 result<fit> find_fit(const script& script, const settings& settings,
                      const std::vector<bytes>& cards) {
   if (!settings.target.simulated)
-    return error{.code = errc::invalid_argument, .detail = "a fit is found on the simulator"};
+    return error{.code = errc::invalid_argument, .detail = "--fit works on the simulator only"};
   if (script.suspensions != 0) return no_verdict();
   if (script.requested_peak == 0)
-    return error{.code = errc::invalid_argument, .detail = "the trace asks for no memory"};
+    return error{.code = errc::invalid_argument, .detail = "the trace contains no allocation"};
   const sim::device_spec device;
   const std::uint64_t most = settings.capacity.count() != 0
                                  ? settings.capacity.count()

@@ -35,7 +35,7 @@ result<policy> parse_policy(std::string_view text) {
     if (each.name == text) return each.policy;
     known.push_back(each.name);
   }
-  return bad_option("there is no policy \"" + std::string{text} + "\"; did you mean \"" +
+  return bad_option("unknown policy \"" + std::string{text} + "\"; did you mean \"" +
                     std::string{nearest(text, known)} + "\"?");
 }
 
@@ -57,7 +57,7 @@ result<std::vector<policy>> parse_policies(std::string_view list) {
   while (true) {
     const std::size_t comma = list.find(',');
     const std::string_view word = list.substr(0, comma);
-    if (word.empty()) return bad_option("a policy is missing in the list");
+    if (word.empty()) return bad_option("expected a policy between two commas");
     if (word == "all") {
       std::for_each(all_policies.begin(), all_policies.end(), add);
     } else {
@@ -80,8 +80,7 @@ result<target> parse_target(std::string_view text) {
     if (status == std::errc{} && end == number.data() + number.size() && parsed.device >= 0)
       return parsed;
   }
-  return bad_option("there is no device \"" + std::string{text} +
-                    "\"; a device is \"sim\", \"cuda\" or \"cuda:N\"");
+  return bad_option("unknown device \"" + std::string{text} + "\"; expected sim, cuda or cuda:N");
 }
 
 std::string to_string(target target) {

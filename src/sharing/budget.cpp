@@ -17,7 +17,7 @@ using budget::locked_page;
 using budget::place;
 
 error no_host_memory() {
-  return {.code = errc::no_host_memory, .detail = "no host memory to look at budgets"};
+  return {.code = errc::no_host_memory, .detail = "out of host memory while reading budgets"};
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ result<void> change_budget(std::string_view card, int process, int number,
     return page.write_share(i, each, share);
   }
   return error{.code = errc::not_found,
-               .detail = "process " + std::to_string(process) + " is no member any more"};
+               .detail = "process " + std::to_string(process) + " is no longer a member"};
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
@@ -114,7 +114,7 @@ result<budget_options> parse_budget(std::string_view text) try {
     if (entry.empty()) continue;
     const auto equals = entry.find('=');
     if (equals == entry.npos)
-      return bad_budget('"' + std::string{entry} + "\" is not of the form name=value");
+      return bad_budget('"' + std::string{entry} + "\": expected name=value");
     const std::string_view name = entry.substr(0, equals);
     const std::string_view value = entry.substr(equals + 1);
     bool is_read = false;
@@ -133,12 +133,13 @@ result<budget_options> parse_budget(std::string_view text) try {
     } else if (name == "patience") {
       is_read = read_time(value, options.patience);
     } else {
-      return bad_budget('"' + std::string{name} +
-                        "\" is none of floor, ceiling, priority, name, folder, period, patience");
+      return bad_budget(
+          '"' + std::string{name} +
+          "\" is unknown; expected floor, ceiling, priority, name, folder, period or patience");
     }
     if (!is_read) return bad_budget(std::string{name} + " cannot be \"" + std::string{value} + '"');
     if (std::find(seen.begin(), seen.end(), name) != seen.end())
-      return bad_budget(std::string{name} + " is said twice");
+      return bad_budget(std::string{name} + " is given twice");
     seen.push_back(name);
   }
   return options;

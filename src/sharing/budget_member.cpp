@@ -54,15 +54,16 @@ result<void> check_options(const budget_options& options) {
   const auto refuse = [](std::string reason) {
     return error{.code = errc::invalid_argument, .detail = std::move(reason)};
   };
-  if (options.name.size() >= place{}.name.size()) return refuse("a name of more than 31 letters");
+  if (options.name.size() >= place{}.name.size())
+    return refuse("name must have at most 31 letters");
   for (const char each : options.name)
-    if (each < ' ' || each > '~') return refuse("a name that is not of printable ASCII characters");
+    if (each < ' ' || each > '~') return refuse("name must consist of printable ASCII characters");
   using std::chrono::hours;
   using std::chrono::milliseconds;
   if (options.period < milliseconds{0} || options.period > hours{1})
-    return refuse("a period that is none from 0 ms to an hour");
+    return refuse("period must be from 0 ms to 1 h");
   if (options.patience < milliseconds{0} || options.patience > hours{1})
-    return refuse("a patience that is none from 0 ms to an hour");
+    return refuse("patience must be from 0 ms to 1 h");
   return {};
 }
 
@@ -113,9 +114,11 @@ result<locked_page> budget_member::state::open(purpose why) const {
 
 result<void> budget_member::state::start(caching_allocator& allocator, const budget_share& first) {
   if (card_.empty())
-    return error{.code = errc::not_supported, .detail = "the driver does not say which card it is"};
+    return error{.code = errc::not_supported,
+                 .detail = "the driver does not identify the card, so it cannot be shared"};
   if (self_.start == 0)
-    return error{.code = errc::not_supported, .detail = "/proc does not say when processes began"};
+    return error{.code = errc::not_supported,
+                 .detail = "/proc does not show start times of processes; budgets need it"};
   const auto memory = memory_.lock();
   if (!memory) return errc::closed;
   WEIR_TRY_VALUE(possible, budget::checked_share(first, capacity_));
@@ -152,8 +155,9 @@ result<void> budget_member::state::start(caching_allocator& allocator, const bud
     const detail::signals_blocked quiet;
     thread_ = std::thread{[this] { run(); }};
   } catch (const std::system_error& refusal) {
-    return error{.code = errc::system,
-                 .detail = std::string{"a member needs a thread: "} + refusal.what()};
+    return error{
+        .code = errc::system,
+        .detail = std::string{"the member's thread could not be started: "} + refusal.what()};
   }
   return {};
 }
@@ -298,7 +302,7 @@ result<bytes> budget_member::state::serve() try {
   }
   return released;
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::no_host_memory, .detail = "no host memory to look at a budget"};
+  return error{.code = errc::no_host_memory, .detail = "out of host memory while reading a budget"};
 }
 
 // --- Asking --------------------------------------------------------------------------------------
@@ -487,10 +491,11 @@ result<budget_share> budget_member::state::share() try {
   if (is_closed_) return errc::closed;
   WEIR_TRY_VALUE(page, open(purpose::look));
   const auto index = page.find(self_);
-  if (!index) return error{.code = errc::not_found, .detail = "its place is gone from the page"};
+  if (!index)
+    return error{.code = errc::not_found, .detail = "the member was removed from the budget file"};
   return budget::row_of(page.content().places[*index]).share;
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::no_host_memory, .detail = "no host memory to look at a budget"};
+  return error{.code = errc::no_host_memory, .detail = "out of host memory while reading a budget"};
 }
 
 result<void> budget_member::state::set_share(const budget_share& share) try {
@@ -506,7 +511,7 @@ result<void> budget_member::state::set_share(const budget_share& share) try {
   follow(memory, own);
   return {};
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::no_host_memory, .detail = "no host memory to look at a budget"};
+  return error{.code = errc::no_host_memory, .detail = "out of host memory while reading a budget"};
 }
 
 // --- What the user sees --------------------------------------------------------------------------
@@ -526,7 +531,8 @@ result<std::unique_ptr<budget_member>> budget_member::join(caching_allocator& al
   WEIR_TRY(shared->start(allocator, options.share));
   return std::unique_ptr<budget_member>{new budget_member{std::move(shared)}};
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::no_host_memory, .detail = "no host memory for a member of a budget"};
+  return error{.code = errc::no_host_memory,
+               .detail = "out of host memory for a member of a budget"};
 }
 
 result<budget_share> budget_member::share() const { return state_->share(); }

@@ -34,17 +34,17 @@ error invalid(std::string reason) {
 /// A member's place, but for how it stands to others.
 const char* flaw_of(const place& each, std::uint64_t capacity) {
   if (each.process < 0 || each.number <= 0 || each.start == 0)
-    return "has a member without process";
+    return "damaged: a member has no process";
   const std::string name = name_in(each);
-  if (name.empty() || name.size() == each.name.size()) return "has a member without name";
+  if (name.empty() || name.size() == each.name.size()) return "damaged: a member has no name";
   for (const char letter : name)
-    if (letter < ' ' || letter > '~') return "has a name that is none";
+    if (letter < ' ' || letter > '~') return "damaged: a name is invalid";
   if (each.floor > each.ceiling || each.ceiling == 0 || each.ceiling > capacity)
-    return "has a share that cannot be";
+    return "damaged: a share is invalid";
   if (each.priority < -most_priority || each.priority > most_priority)
-    return "has a priority that cannot be";
+    return "damaged: a priority is invalid";
   if (each.held > capacity || each.asked > capacity || each.answered > each.requests)
-    return "has figures that cannot be";
+    return "damaged: figures are inconsistent";
   return nullptr;
 }
 
@@ -57,13 +57,16 @@ result<descriptor> open_folder(const std::string& path, bool make) {
     if (errno == ENOENT) return descriptor{};
     const bool is_other = errno == ELOOP || errno == ENOTDIR;
     return error{.code = is_other ? errc::not_permitted : errc::system,
-                 .detail = path + ": " + (is_other ? "is no folder" : std::strerror(errno))};
+                 .detail = path + ": " + (is_other ? "expected a folder" : std::strerror(errno))};
   }
   struct stat status {};
   if (::fstat(folder.get(), &status) != 0)
     return error{.code = errc::system, .detail = path + ": " + std::strerror(errno)};
   if (status.st_uid != ::geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-    return error{.code = errc::not_permitted, .detail = path + ": is not this user's alone"};
+    return error{
+        .code = errc::not_permitted,
+        .detail =
+            path + ": other users can write it; expected a folder of this user with mode 0700"};
   return folder;
 }
 
@@ -92,19 +95,19 @@ bool is_blank(const page& content) noexcept {
 result<void> check(const page& content) {
   if (is_blank(content)) return {};
   const page_header& header = content.header;
-  if (header.magic != page_magic) return invalid("is no page of a budget");
+  if (header.magic != page_magic) return invalid("not a budget file");
   if (header.version != page_version || header.places != most_members)
-    return error{.code = errc::bad_version, .detail = "was written by another weir"};
-  if (header.capacity == 0) return invalid("is of a card without memory");
+    return error{.code = errc::bad_version, .detail = "written by another version of weir"};
+  if (header.capacity == 0) return invalid("damaged: the card has no memory");
   std::uint64_t rest = header.capacity;
   for (std::size_t i = 0; i < most_members; ++i) {
     const place& each = content.places[i];
     if (each.is_free()) continue;
     if (const char* const flaw = flaw_of(each, header.capacity)) return invalid(flaw);
-    if (each.floor > rest) return invalid("has floors that pass the card");
+    if (each.floor > rest) return invalid("damaged: the floors exceed the card");
     rest -= each.floor;
     for (std::size_t k = 0; k < i; ++k)
-      if (content.places[k].is(each)) return invalid("has a member twice");
+      if (content.places[k].is(each)) return invalid("damaged: a member is listed twice");
   }
   return {};
 }
@@ -151,13 +154,14 @@ std::vector<observe::neighbour> neighbours_of(const page& content, const place& 
 
 result<budget_share> checked_share(budget_share share, bytes capacity) {
   share.ceiling = std::min(share.ceiling, capacity);
-  if (share.ceiling == bytes{}) return invalid("a ceiling of nothing");
+  if (share.ceiling == bytes{}) return invalid("ceiling must be greater than zero");
   if (share.floor > share.ceiling) {
     return invalid("a floor of " + to_string(share.floor) + " is above the ceiling of " +
                    to_string(share.ceiling));
   }
   if (share.priority < -most_priority || share.priority > most_priority)
-    return invalid("priority " + std::to_string(share.priority) + " is none from -1000 to 1000");
+    return invalid("priority " + std::to_string(share.priority) +
+                   " is invalid; expected -1000 to 1000");
   return share;
 }
 
@@ -179,27 +183,30 @@ result<locked_page> locked_page::open(const std::string& folder, std::string_vie
   const std::string path = folder.empty() ? default_folder() : folder;
   const std::string file = std::string{card} + ending();
   opened.path_ = path + "/" + file;
-  if (!is_card_name(card)) return opened.refusal(errc::invalid_argument, "is no card's");
+  if (!is_card_name(card))
+    return opened.refusal(errc::invalid_argument, "not the identity of a card");
   WEIR_TRY_VALUE(within, open_folder(path, why == purpose::join));
-  if (!within) return opened.refusal(errc::not_found, "nobody has joined");
+  if (!within) return opened.refusal(errc::not_found, "no process has joined this budget");
   const int create = why == purpose::join ? O_CREAT : 0;
   // Not to wait for the other end of a pipe, if it is one.
   opened.file_ = descriptor{detail::apart(
       ::openat(within.get(), file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | create,
                S_IRUSR | S_IWUSR))};
   if (!opened.file_) {
-    if (errno == ENOENT) return opened.refusal(errc::not_found, "nobody has joined");
+    if (errno == ENOENT)
+      return opened.refusal(errc::not_found, "no process has joined this budget");
     if (errno == ELOOP || errno == EISDIR || errno == ENXIO)
-      return opened.refusal(errc::not_permitted, "is no regular file");
+      return opened.refusal(errc::not_permitted, "expected a regular file");
     return opened.system_refusal();
   }
   struct stat status {};
   if (::fstat(opened.file_.get(), &status) != 0) return opened.system_refusal();
-  if (!S_ISREG(status.st_mode)) return opened.refusal(errc::not_permitted, "is no regular file");
+  if (!S_ISREG(status.st_mode))
+    return opened.refusal(errc::not_permitted, "expected a regular file");
   constexpr unsigned rights = S_IRWXU | S_IRWXG | S_IRWXO;
   if (status.st_uid != ::geteuid() || (status.st_mode & rights) != (S_IRUSR | S_IWUSR) ||
       status.st_nlink != 1)
-    return opened.refusal(errc::not_permitted, "is not this user's alone");
+    return opened.refusal(errc::not_permitted, "other users can access it; expected mode 0600");
   WEIR_TRY(opened.lock(why == purpose::look));
   WEIR_TRY(opened.read(why, capacity));
   return opened;
@@ -223,11 +230,11 @@ result<void> locked_page::read(purpose why, bytes capacity) {
     if (::ftruncate(file_.get(), sizeof(page)) != 0) return system_refusal();
   } else if (status.st_size != 0) {
     if (status.st_size != static_cast<off_t>(sizeof(page)))
-      return refusal(errc::invalid_argument, "is no page of a budget");
+      return refusal(errc::invalid_argument, "not a budget file");
     const ssize_t size = ::pread(file_.get(), &content_, sizeof(page), 0);
     if (size < 0) return system_refusal();
     if (size != static_cast<ssize_t>(sizeof(page)))
-      return refusal(errc::invalid_argument, "is no page of a budget");
+      return refusal(errc::invalid_argument, "not a budget file");
   }
   if (auto sound = check(content_); !sound) return refusal(sound.code(), sound.error().detail);
   if (why == purpose::look) {
@@ -256,7 +263,7 @@ result<void> locked_page::begin(bytes capacity) {
   const bool is_used = std::any_of(content_.places.begin(), content_.places.end(),
                                    [](const place& each) { return !each.is_free(); });
   if (is_used) {
-    return refusal(errc::invalid_argument, "its members know a card of " +
+    return refusal(errc::invalid_argument, "its members use a card of " +
                                                to_string(this->capacity()) + ", not of " +
                                                to_string(capacity));
   }

@@ -34,7 +34,10 @@ error system_error(const char* call) {
 }
 
 error peer_closed() { return {.code = errc::peer_closed}; }
-error deadline_passed() { return {.code = errc::not_ready, .detail = "the deadline has passed"}; }
+error deadline_passed() {
+  return {.code = errc::not_ready,
+          .detail = "the deadline passed before the other process answered"};
+}
 
 /// Has the kernel name the sender: without this, messages carry no credentials.
 result<void> request_credentials(int socket) {
@@ -49,7 +52,7 @@ result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.find('\0') != path.npos)
-    return error{.code = errc::invalid_argument, .detail = "a path with a byte 0"};
+    return error{.code = errc::invalid_argument, .detail = "the path contains a null character"};
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
     return error{.code = errc::invalid_argument,
                  .detail = "a path of " + std::to_string(path.size()) + " characters"};
@@ -128,7 +131,7 @@ result<void> share_channel::send(std::span<const std::byte> content,
                                  std::span<const int> descriptors, timeout limit) const try {
   if (!end_) return errc::moved_from;
   if (content.empty() || content.size() > most_content || descriptors.size() > most_share_pieces) {
-    return error{.code = errc::invalid_argument, .detail = "the size of a message"};
+    return error{.code = errc::invalid_argument, .detail = "the size of the message is invalid"};
   }
   alignas(cmsghdr) std::array<char, descriptor_space> control{};
   iovec part{const_cast<std::byte*>(content.data()), content.size()};

@@ -121,7 +121,9 @@ result<shared_memory> shared_memory::allocate(const caching_allocator& from,
   memory->address = reinterpret_cast<device_address>(block);
   WEIR_TRY_VALUE(under, pool.handles_under(block));
   if (!fills_its_handles(under, whole)) {
-    return error{.code = errc::internal, .detail = "a block that shares its handles"};
+    return error{
+        .code = errc::internal,
+        .detail = "the block shares physical handles with others and cannot be exported alone"};
   }
   memory->unit = under.handles.front().size;
   memory->pieces = std::move(under.handles);

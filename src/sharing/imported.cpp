@@ -22,7 +22,7 @@ result<void> check_descriptor(const descriptor& number) {
       !S_ISDIR(status.st_mode)) {
     return {};
   }
-  return error{.code = errc::invalid_argument, .detail = "a descriptor that is no memory"};
+  return error{.code = errc::invalid_argument, .detail = "a received descriptor is not memory"};
 }
 
 /// The handle must be memory of the device that the ticket names.
@@ -37,7 +37,7 @@ result<void> check_home(weir::device home, const physical_handle& memory) {
       properties.location.id == detail::device_state::of(home).native) {
     return {};
   }
-  return error{.code = errc::invalid_argument, .detail = "memory of another device"};
+  return error{.code = errc::invalid_argument, .detail = "the memory belongs to another device"};
 }
 
 result<std::shared_ptr<mapped>> map_pieces(weir::device home, const share_ticket& ticket,
@@ -92,7 +92,8 @@ result<std::shared_ptr<mapped>> session::map(const share_ticket& ticket,
   if (const auto known = mapped_.find(key); known != mapped_.end()) {
     if (auto memory = known->second.lock()) {
       if (memory->piece == ticket.piece) return memory;
-      return error{.code = errc::invalid_argument, .detail = "handles that changed their size"};
+      return error{.code = errc::invalid_argument,
+                   .detail = "the size of a received handle does not match the offer"};
     }
   }
   WEIR_TRY_VALUE(memory, map_pieces(home, ticket, descriptors));

@@ -26,7 +26,7 @@ result<share_ticket> ticket_for(const sharing::exported& memory, const share_vie
   if (!fits || part.rights == access_rights::none) {
     return error{.code = errc::invalid_argument,
                  .requested = part.size,
-                 .detail = "a part that does not lie in the memory, or without rights"};
+                 .detail = "the part exceeds the memory, or its access rights are invalid"};
   }
   const bytes size = part.size == bytes{} ? memory.size - part.offset : part.size;
   const std::uint64_t first = part.offset / memory.unit;
@@ -84,7 +84,8 @@ result<share_grant> share_link::offer_legacy(weir::device home, device_address a
   WEIR_TRY(driver::check(driver::call::mem_get_address_range,
                          bound.driver().mem_get_address_range(&base, &size, address)));
   if (base != address) {
-    return error{.code = errc::invalid_argument, .detail = "not the start of an allocation"};
+    return error{.code = errc::invalid_argument,
+                 .detail = "the pointer is not the start of an allocation"};
   }
   const bytes unit = home.capabilities().granularity;
   if (unit != bytes{} && bytes{size} % unit != bytes{}) {

@@ -78,10 +78,10 @@ std::optional<error> refusal_of(const msghdr& control, std::size_t length,
   const auto refuse = [](const char* reason) {
     return error{.code = errc::invalid_argument, .detail = reason};
   };
-  if (length == 0) return refuse("a message without content");
+  if (length == 0) return refuse("the message is empty");
   if ((control.msg_flags & MSG_TRUNC) != 0 || length > share_channel::most_content ||
       descriptors > most_share_pieces)
-    return refuse("a message that is too large");
+    return refuse("the message is too large");
   if ((control.msg_flags & MSG_CTRUNC) != 0) return no_descriptors_left();
   return std::nullopt;
 }
@@ -112,7 +112,7 @@ result<std::optional<socket_message>> receive_now(int socket) {
     return message_error("recvmsg");
   }
   take_control(control, received);
-  // The end comes with nothing; a message without content names its sender.
+  // The end comes with nothing; an empty message names its sender.
   if (length == 0 && control.msg_controllen == 0) return error{.code = errc::peer_closed};
   message.content.resize(static_cast<std::size_t>(length));
   try {
@@ -200,7 +200,8 @@ result<void> wait_for_events(int socket, short events,
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return message_error("poll");
     if (ready == 0 && std::chrono::steady_clock::now() >= deadline)
-      return error{.code = errc::not_ready, .detail = "the deadline has passed"};
+      return error{.code = errc::not_ready,
+                   .detail = "the deadline passed before the other process answered"};
   }
 }
 

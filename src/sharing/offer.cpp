@@ -16,7 +16,8 @@ using sharing::incoming;
 result<std::unique_ptr<incoming>> take_if(std::unique_ptr<incoming>& message, share_kind kind) {
   if (message == nullptr) return errc::moved_from;
   if (!message->ticket || message->ticket->kind != kind) {
-    return error{.code = errc::invalid_argument, .detail = "the offer is no " + to_string(kind)};
+    return error{.code = errc::invalid_argument,
+                 .detail = "the offer is not of kind " + to_string(kind)};
   }
   return std::move(message);
 }

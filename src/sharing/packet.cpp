@@ -45,8 +45,9 @@ std::vector<std::byte> encode_note(std::span<const std::byte> text) {
 }
 
 result<packet> decode_packet(std::span<const std::byte> from) {
-  if (from.size() < header_bytes) return bad_packet("a message that was cut off");
-  if (get<std::uint32_t>(from, 0) != packet_magic) return bad_packet("no message of weir's");
+  if (from.size() < header_bytes) return bad_packet("the received message is incomplete");
+  if (get<std::uint32_t>(from, 0) != packet_magic)
+    return bad_packet("the received data is not a message of weir");
   if (const auto version = get<std::uint16_t>(from, 4); version != packet_version) {
     return error{.code = errc::bad_version, .detail = "link version " + std::to_string(version)};
   }
@@ -56,9 +57,9 @@ result<packet> decode_packet(std::span<const std::byte> from) {
     case packet_kind::hello:
     case packet_kind::revoke:
     case packet_kind::closed:
-      if (from.size() != number_bytes) return bad_packet("a message of the wrong length");
+      if (from.size() != number_bytes) return bad_packet("the received message has a wrong length");
       decoded.number = get<std::uint64_t>(body, 0);
-      if (decoded.number == 0) return bad_packet("a message about nothing");
+      if (decoded.number == 0) return bad_packet("the received message names no object");
       return decoded;
     case packet_kind::offer: {
       WEIR_TRY_VALUE(ticket, decode_share_ticket(body));
@@ -69,7 +70,7 @@ result<packet> decode_packet(std::span<const std::byte> from) {
       decoded.note = body;
       return decoded;
   }
-  return bad_packet("a message of an unknown kind");
+  return bad_packet("the received message is of an unknown kind");
 }
 
 }}}  // namespace weir::v0::sharing

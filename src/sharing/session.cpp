@@ -88,11 +88,11 @@ result<void> session::greet() {
   const bool has_descriptors = !answer.descriptors.empty();
   close_received(std::move(answer.descriptors));
   if (!settings_.other_users && answer.from.user != ::geteuid()) {
-    return not_permitted("a process of another user");
+    return not_permitted("the other process belongs to another user");
   }
   WEIR_TRY_VALUE(greeting, decode_packet(answer.content));
   if (greeting.kind != packet_kind::hello || has_descriptors) {
-    return bad_message("the other side did not greet");
+    return bad_message("the other process sent no greeting");
   }
   peer_ = answer.from;
   peer_number_ = greeting.number;
@@ -153,7 +153,8 @@ result<void> session::listen(listener& call) {
 result<void> session::wait(const listener& call, clock::time_point deadline) const {
   // Messages that are not what the caller waits for must not keep it beyond its time.
   if (clock::now() >= deadline)
-    return error{.code = errc::not_ready, .detail = "the deadline has passed"};
+    return error{.code = errc::not_ready,
+                 .detail = "the deadline passed before the other process answered"};
   WEIR_TRY(
       wait_for_events(channel_.get(), POLLIN, deadline, {call.bell_.get(), peer_process_.get()}));
   eventfd_t rings = 0;
@@ -219,7 +220,8 @@ std::optional<session::queued_message> session::handle(socket_message& received)
     close_received(std::move(message.descriptors));
     return queued_message{.failure = std::move(reason)};
   };
-  if (message.from != peer_) return refuse(not_permitted("a message of another process"));
+  if (message.from != peer_)
+    return refuse(not_permitted("a message came from an unexpected process"));
   auto decoded = decode_packet(message.content);
   const auto refuse_all = [&](error reason) WEIR_REQUIRES(mutex_) {
     if (decoded && decoded->kind == packet_kind::offer) release_refused(decoded->ticket);
@@ -227,18 +229,19 @@ std::optional<session::queued_message> session::handle(socket_message& received)
   };
   if (received.refusal) return refuse_all(*std::move(received.refusal));
   if (std::any_of(message.descriptors.begin(), message.descriptors.end(), may_close_slowly))
-    return refuse_all(bad_message("a socket or a file, where descriptors of memory belong"));
+    return refuse_all(bad_message("a received descriptor is a socket or a file, expected memory"));
   if (!decoded) return refuse(std::move(decoded).error());
   if (decoded->kind == packet_kind::offer) {
     auto offer = handle_offer(decoded->ticket, message);
     if (!offer) return refuse_all(std::move(offer).error());
     return *std::move(offer);
   }
-  if (!message.descriptors.empty()) return refuse(bad_message("descriptors where none belong"));
+  if (!message.descriptors.empty())
+    return refuse(bad_message("the message carries unexpected descriptors"));
   switch (decoded->kind) {
     case packet_kind::note:
       if (decoded->note.size() > share_link::most_note)
-        return refuse(bad_message("a note too long"));
+        return refuse(bad_message("the note is too long"));
       // In the memory that is there: a note is not lost where the host has none.
       message.content.erase(
           message.content.begin(),
@@ -254,16 +257,17 @@ std::optional<session::queued_message> session::handle(socket_message& received)
     case packet_kind::offer:
       break;
   }
-  return refuse(bad_message("a second greeting"));
+  return refuse(bad_message("the other process sent a second greeting"));
 }
 
 result<session::queued_message> session::handle_offer(const share_ticket& ticket,
                                                       share_message& message) {
-  if (ticket.exporter != peer_number_) return not_permitted("a ticket of another process");
+  if (ticket.exporter != peer_number_)
+    return not_permitted("the ticket belongs to another process");
   // Grants count up: one that does not was seen before.
-  if (ticket.grant <= last_incoming_grant_) return not_permitted("a ticket that came before");
+  if (ticket.grant <= last_incoming_grant_) return not_permitted("the ticket was already received");
   if (message.descriptors.size() != ticket.pieces) {
-    return bad_message("the ticket speaks of another number of descriptors");
+    return bad_message("the number of descriptors does not match the ticket");
   }
   last_incoming_grant_ = ticket.grant;
   return queued_message{.ticket = ticket, .descriptors = std::move(message.descriptors)};
@@ -352,7 +356,8 @@ result<void> session::check(const grant& used) {
   const session_lock lock{*this};
   static_cast<void>(flush());
   receive_pending();
-  if (incoming_grants_.at(used.number())) return not_permitted("the other process revoked it");
+  if (incoming_grants_.at(used.number()))
+    return not_permitted("the other process revoked the memory");
   if (is_peer_gone()) return peer_closed();
   return {};
 }

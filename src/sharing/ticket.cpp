@@ -59,17 +59,17 @@ bool has_layout(const share_ticket& ticket) noexcept {
 
 result<void> check_memory(const share_ticket& ticket) {
   if (ticket.pieces == 0 || ticket.pieces > most_share_pieces)
-    return bad_ticket("number of handles");
-  if (!checked_add(ticket.first, ticket.pieces)) return bad_ticket("number of handles");
-  if (ticket.piece == bytes{}) return bad_ticket("handles of no size");
+    return bad_ticket("invalid number of handles");
+  if (!checked_add(ticket.first, ticket.pieces)) return bad_ticket("invalid number of handles");
+  if (ticket.piece == bytes{}) return bad_ticket("the handles have size zero");
   const auto whole = checked_multiply(ticket.piece, ticket.pieces);
   const auto end = checked_add(ticket.offset, ticket.size);
-  if (!whole || !end) return bad_ticket("a size that does not fit");
+  if (!whole || !end) return bad_ticket("a size does not fit in the address space");
   if (ticket.size == bytes{} || ticket.offset >= ticket.piece || *end > *whole ||
       *end <= *whole - ticket.piece) {
-    return bad_ticket("the range does not fit the handles");
+    return bad_ticket("the range exceeds the handles");
   }
-  if (!is_zero(ticket.payload)) return bad_ticket("a payload where none belongs");
+  if (!is_zero(ticket.payload)) return bad_ticket("unexpected payload");
   return {};
 }
 
@@ -82,7 +82,7 @@ result<void> check_ticket(const share_ticket& ticket) {
   if (ticket.kind == share_kind::memory) return check_memory(ticket);
   // The driver knows no rights for the others.
   if (ticket.rights != access_rights::read_write) return bad_ticket("access rights");
-  if (has_layout(ticket)) return bad_ticket("handles where none belong");
+  if (has_layout(ticket)) return bad_ticket("unexpected handles");
   switch (ticket.kind) {
     case share_kind::legacy_memory:
     case share_kind::pool_pointer:
@@ -90,7 +90,7 @@ result<void> check_ticket(const share_ticket& ticket) {
       return {};
     case share_kind::pool:
       if (ticket.size != bytes{} || ticket.pieces != 1) return bad_ticket("a size");
-      if (!is_zero(ticket.payload)) return bad_ticket("a payload where none belongs");
+      if (!is_zero(ticket.payload)) return bad_ticket("unexpected payload");
       return {};
     case share_kind::event:
       if (ticket.size != bytes{} || ticket.pieces != 0) return bad_ticket("a size");
@@ -98,7 +98,7 @@ result<void> check_ticket(const share_ticket& ticket) {
     case share_kind::memory:
       break;
   }
-  return bad_ticket("an unknown kind");
+  return bad_ticket("unknown kind");
 }
 
 }  // namespace
@@ -163,7 +163,7 @@ result<share_ticket> decode_share_ticket(std::span<const std::byte> from) {
   if (get<std::uint64_t>(from, at_checksum) != checksum_of(from.first(at_checksum))) {
     return bad_ticket("the checksum");
   }
-  if (get<std::uint32_t>(from, at_reserved) != 0) return bad_ticket("a reserved field");
+  if (get<std::uint32_t>(from, at_reserved) != 0) return bad_ticket("a reserved field is not zero");
   const auto rights = get<std::uint8_t>(from, at_rights);
   if (rights > static_cast<std::uint8_t>(access_rights::read_write)) {
     return bad_ticket("access rights");

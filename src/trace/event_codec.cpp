@@ -105,19 +105,18 @@ const known_blocks::block* known_blocks::find(std::uint64_t address) const {
 const char* known_blocks::apply(const trace_event& event) {
   if (event.kind == trace_kind::allocate) {
     block& named = blocks_[event.address];
-    if (named.live) return "a block is allocated where one lives";
-    if (event.size > UINT64_MAX - live_bytes_)
-      return "more bytes are live than there are addresses";
+    if (named.live) return "a block is allocated over a live block";
+    if (event.size > UINT64_MAX - live_bytes_) return "the live bytes exceed the address space";
     live_bytes_ += event.size;
     named = {.number = count_++, .size = event.size, .stream = event.stream, .live = true};
     return nullptr;
   }
   if (!is_of_block(event.kind)) return nullptr;
   const auto entry = blocks_.find(event.address);
-  if (entry == blocks_.end()) return "a block is named that was not allocated";
+  if (entry == blocks_.end()) return "an event names a block that was not allocated";
   block& named = entry->second;
   if (event.kind == trace_kind::reusable) {
-    if (!named.pending) return "a block is reusable that was not freed before";
+    if (!named.pending) return "a block becomes reusable before its free";
     named.pending = false;
     return nullptr;
   }
@@ -144,7 +143,7 @@ const char* table_sizes::check(const trace_event& event) const noexcept {
     return number != 0 && number >= size;
   };
   const auto kind = static_cast<unsigned>(event.kind);
-  if (kind < 1 || kind > last_kind) return "there is no such kind of event";
+  if (kind < 1 || kind > last_kind) return "unknown kind of event";
   if (is_beyond(event.stream, streams)) return "a stream is not in the table";
   if (is_beyond(event.thread, threads)) return "a thread is not in the table";
   if (is_beyond(event.tag, tags)) return "a tag is not in the table";
@@ -170,9 +169,9 @@ std::string event_encoder::encode(std::span<const trace_event> events, const tab
   std::uint64_t from = 0;  // the frame's first time is written whole
   for (const trace_event& each : events) {
     const char* refusal = tables.check(each);
-    if (refusal == nullptr && each.time < last_time_) refusal = "the time goes back";
+    if (refusal == nullptr && each.time < last_time_) refusal = "the time decreases";
     if (refusal == nullptr && is_of_block(each.kind) && blocks_.find(each.address) == nullptr)
-      refusal = "a block is named that was not allocated";
+      refusal = "an event names a block that was not allocated";
     values coded = values_of(each);
     const auto kind = static_cast<std::size_t>(each.kind);
     if (refusal == nullptr && is_of_block(each.kind)) {
@@ -214,11 +213,11 @@ const char* event_decoder::decode(std::string_view content, std::uint32_t count,
   const auto unit = bytes.varint();
   const auto kinds = bytes.take(count);
   if (!unit || !kinds) return cut;
-  if (*unit != 1 && *unit != 1'000 && *unit != 1'000'000) return "there is no such unit of time";
+  if (*unit != 1 && *unit != 1'000 && *unit != 1'000'000) return "unknown unit of time";
   std::array<std::vector<std::uint32_t>, last_kind + 1> indices_by_kind;
   for (std::uint32_t i = 0; i < count; ++i) {
     const auto kind = static_cast<unsigned char>((*kinds)[i]);
-    if (kind < 1 || kind > last_kind) return "there is no such kind of event";
+    if (kind < 1 || kind > last_kind) return "unknown kind of event";
     indices_by_kind[kind].push_back(i);
   }
 
@@ -269,13 +268,13 @@ const char* event_decoder::resolve(std::span<trace_event> events, const table_si
   for (trace_event& each : events) {
     if (each.time > (UINT64_MAX - from) / unit) return "a time is out of range";
     each.time = from = from + each.time * unit;
-    if (each.time < last_time_) return "the time goes back";
+    if (each.time < last_time_) return "the time decreases";
     last_time_ = each.time;
     const auto kind = static_cast<std::size_t>(each.kind);
     if (is_of_block(each.kind)) {
       const std::uint64_t number =
           predicted.number(each.kind, blocks_.count()) - unzigzag(each.address);
-      if (number >= blocks_.count()) return "a block is named that was not allocated";
+      if (number >= blocks_.count()) return "an event names a block that was not allocated";
       each.address = addresses_[number];
       const auto& block = *blocks_.find(each.address);
       if (block.number != number) return "a block is named whose place another one has";

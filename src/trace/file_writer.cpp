@@ -42,7 +42,7 @@ result<void> file_writer::write(std::string_view bytes) {
   if (reason == 0) return {};
   // A frame that is there in part would be found damaged; what was written before stays good.
   const bool whole = file_.truncate(written_) == 0;
-  return fail(whole ? "cannot be written" : "cannot be written whole", reason);
+  return fail(whole ? "could not be written" : "could not be written completely", reason);
 }
 
 result<void> file_writer::write_names() {
@@ -94,9 +94,9 @@ result<void> file_writer::finish() {
   WEIR_TRY(write(out));
   written_ += out.size();
   // Some file systems notice only here that there was no room.
-  if (const int reason = file_.flush(); reason != 0) return fail("cannot be written", reason);
-  if (const int reason = file_.close(); reason != 0) return fail("cannot be closed", reason);
-  if (const int reason = file_.rename(); reason != 0) return fail("cannot be renamed", reason);
+  if (const int reason = file_.flush(); reason != 0) return fail("could not be written", reason);
+  if (const int reason = file_.close(); reason != 0) return fail("could not be closed", reason);
+  if (const int reason = file_.rename(); reason != 0) return fail("could not be renamed", reason);
   return {};
 }
 

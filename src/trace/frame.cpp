@@ -80,17 +80,17 @@ result<std::variant<frame, trace_damage>> frame_reader::next() {
   using answer = std::variant<frame, trace_damage>;
   const auto damaged = [&](const char* reason) { return answer{trace_damage{position_, reason}}; };
   const std::string_view rest = bytes_.substr(position_);
-  if (rest.size() < frame_header_size) return damaged("the file is cut in a frame's header");
+  if (rest.size() < frame_header_size) return damaged("the file ends within a frame's header");
   const auto kind = static_cast<std::uint8_t>(rest[0]);
   const auto codec = static_cast<std::uint8_t>(rest[1]);
   const std::uint32_t records = get32(rest, records_offset);
   const std::uint32_t stored = get32(rest, stored_offset);
   const std::uint32_t size = get32(rest, size_offset);
   if (kind < 1 || kind > 3 || codec > 1 || rest[2] != 0 || rest[3] != 0)
-    return damaged("no frame begins here");
+    return damaged("not the start of a frame");
   if (records > most_records || stored > most_frame_bytes || size > most_frame_bytes)
-    return damaged("a frame names a size that none has");
-  if (stored > rest.size() - frame_header_size) return damaged("the file is cut in a frame");
+    return damaged("a frame's size is invalid");
+  if (stored > rest.size() - frame_header_size) return damaged("the file ends within a frame");
   const std::string_view content = rest.substr(frame_header_size, stored);
   if (crc32(content, crc32(rest.substr(0, checksum_offset))) != get32(rest, checksum_offset))
     return damaged("a frame's checksum is wrong");
@@ -98,8 +98,9 @@ result<std::variant<frame, trace_damage>> frame_reader::next() {
   frame next_frame{static_cast<frame_kind>(kind), records, content};
   if (static_cast<frame_codec>(codec) == frame_codec::zstd) {
     if (library_ == nullptr) {
-      return error{.code = errc::not_supported,
-                   .detail = "the trace is compressed and there is no libzstd.so.1"};
+      return error{
+          .code = errc::not_supported,
+          .detail = "the trace is compressed, and libzstd.so.1 was not found; install libzstd"};
     }
     content_.resize(size);
     const std::size_t decompressed =
@@ -108,7 +109,7 @@ result<std::variant<frame, trace_damage>> frame_reader::next() {
       return damaged("a frame's compression is damaged");
     next_frame.content = content_;
   } else if (stored != size) {
-    return damaged("a frame's sizes contradict each other");
+    return damaged("a frame's sizes are inconsistent");
   }
   position_ += frame_header_size + stored;
   return answer{next_frame};

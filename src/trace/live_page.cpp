@@ -122,8 +122,9 @@ class live_page::publisher {
         ended_.store(true);
       }};
     } catch (const std::system_error& refusal) {
-      return error{.code = errc::system,
-                   .detail = std::string{"a live page needs a thread: "} + refusal.what()};
+      return error{
+          .code = errc::system,
+          .detail = std::string{"the live page's thread could not be started: "} + refusal.what()};
     }
     return {};
   }
@@ -273,7 +274,7 @@ live_page::~live_page() = default;
 result<std::unique_ptr<live_page>> live_page::publish(caching_allocator& allocator,
                                                       const live_page_options& options) try {
   if (options.period < std::chrono::milliseconds{10})
-    return error{.code = errc::invalid_argument, .detail = "a live page's period is too short"};
+    return error{.code = errc::invalid_argument, .detail = "the live page's period is too short"};
   const detail::signals_blocked quiet;
   auto state = std::make_unique<publisher>(allocator, options.period);
   WEIR_TRY(state->start());

@@ -207,10 +207,11 @@ result<live_view> read_page(const std::string& path, int process, std::int64_t p
   const bool is_begun =
       is_file && (status.st_size == 0 || (head && head->magic == decltype(head->magic){}));
   if (of_running_process && is_begun) return errc::not_ready;
-  if (!head || head->magic != page_magic) return refuse(errc::invalid_argument, "is no live page");
+  if (!head || head->magic != page_magic)
+    return refuse(errc::invalid_argument, "not a live page (bad header); skipped");
   if (!source.is_mapped()) return system_error(path);
   if (head->version != page_version || head->size != sizeof(page))
-    return refuse(errc::bad_version, "was written by another weir");
+    return refuse(errc::bad_version, "written by another version of weir; skipped");
   if (of_running_process) {
     content last;
     const bool is_read = read(source, last) == reading::done;
@@ -219,7 +220,7 @@ result<live_view> read_page(const std::string& path, int process, std::int64_t p
   request_update(source, patience);
   auto view = view_of(source, process);
   if (!view && view.code() == errc::invalid_argument)
-    return refuse(errc::invalid_argument, "is no live page");
+    return refuse(errc::invalid_argument, "not a live page (bad header); skipped");
   return view;
 }
 
@@ -274,9 +275,10 @@ result<std::vector<live_view>> read_live_pages(int process) try {
     }
   }
   if (views.empty())
-    return error{.code = errc::not_found,
-                 .detail = "process " + std::to_string(process) +
-                           " publishes no live page: run it with WEIR_LIVE=on, or by weir record"};
+    return error{
+        .code = errc::not_found,
+        .detail = "process " + std::to_string(process) +
+                  " publishes no live page; start it with WEIR_LIVE=on or under weir record"};
   return views;
 } catch (const std::bad_alloc&) {
   return detail::no_host_memory();

@@ -87,7 +87,7 @@ class name_decoder {
         return nullptr;
       }
     }
-    return "there is no such name";
+    return "unknown name";
   }
   [[nodiscard]] bool done() const noexcept { return bytes_.empty(); }
 

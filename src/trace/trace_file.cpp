@@ -38,7 +38,7 @@ class trace_reader {
   [[nodiscard]] result<recording> read() {
     while (!ended_ && !recording_.damage) WEIR_TRY(read_frame());
     if (!recording_.damage && !frames_.at_end())
-      recording_.damage = {frames_.offset(), "something follows the end"};
+      recording_.damage = {frames_.offset(), "data follows the end of the trace"};
     if (recording_.streams.empty()) recording_.streams.push_back(0);
     if (recording_.threads.empty()) recording_.threads.push_back(0);
     return std::move(recording_);
@@ -48,7 +48,8 @@ class trace_reader {
   [[nodiscard]] result<void> read_frame() {
     const std::uint64_t offset = frames_.offset();
     if (frames_.at_end()) {
-      recording_.damage = {offset, "the file has no end: its writer was stopped, or it was cut"};
+      recording_.damage = {
+          offset, "the file has no end: the recording was interrupted, or the file was cut"};
       return {};
     }
     size_ += frames_.next_size();
@@ -80,12 +81,12 @@ class trace_reader {
         byte_reader bytes{next_frame.content};
         const auto total = bytes.varint();
         if (!total || *total != recording_.events.size())
-          return "the end names another count of events";
+          return "the number of events differs from the one at the end";
         ended_ = true;
         return nullptr;
       }
     }
-    return "no frame begins here";
+    return "not the start of a frame";
   }
 
   frame_reader frames_;
@@ -135,12 +136,12 @@ result<void> write_names(const recording& recording, file_writer& file) {
 result<recording> read_trace_with(std::string_view bytes, const trace_limits& limits,
                                   const zstd* library) {
   if (!is_trace(bytes))
-    return error{.code = errc::invalid_argument, .detail = "the bytes are no .weirtrace"};
+    return error{.code = errc::invalid_argument, .detail = "not a .weirtrace file"};
   if (bytes.size() < file_header_size) {
     recording empty;
     empty.streams = {0};
     empty.threads = {0};
-    empty.damage = {bytes.size(), "the file is cut in its header"};
+    empty.damage = {bytes.size(), "the file ends within its header"};
     return empty;
   }
   const std::uint32_t version = version_of(bytes);
@@ -157,7 +158,7 @@ result<recording> read_trace_with(std::string_view bytes, const trace_limits& li
 result<void> write_trace_with(const recording& recording, const std::string& path,
                               const trace_write_options& options, const zstd* library) {
   if (options.level < 0 || options.level > 19)
-    return error{.code = errc::invalid_argument, .detail = "a level is 0 to 19"};
+    return error{.code = errc::invalid_argument, .detail = "level must be from 0 to 19"};
   WEIR_TRY_VALUE(file, file_writer::create(path, library, options.level));
   const auto write_all = [&]() -> result<void> {
     WEIR_TRY(write_names(recording, file));

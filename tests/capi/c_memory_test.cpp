@@ -968,10 +968,10 @@ TEST_F(c_recordings, are_made_as_they_were_asked_for) {
   EXPECT_FALSE(record([&](weir_recorder*) { allocate_and_free(1000); }).stacks.empty());
   settings.flags = 0;
   settings.level = 20;
-  EXPECT_EQ(start(), "invalid_argument: a level is 0 to 19");
+  EXPECT_EQ(start(), "invalid_argument: level must be from 0 to 19");
   settings.level = 19;
   settings.ring_events = 15;
-  EXPECT_EQ(start(), "invalid_argument: ring_events is 16 to 2^24");
+  EXPECT_EQ(start(), "invalid_argument: ring_events must be from 16 to 2^24");
   settings.ring_events = 0;
   settings.program = nullptr;
   EXPECT_EQ(record([](weir_recorder*) {}).program, program_invocation_short_name);

@@ -368,9 +368,10 @@ TEST_F(c_links, offer_the_part_and_the_rights_that_were_named) {
   weir_event* none = nullptr;
   weir_stream_pool* no_pool = nullptr;
   char text[4];
-  EXPECT_EQ(said(weir_offer_open_event(offer, &none)), "invalid_argument: the offer is no event");
+  EXPECT_EQ(said(weir_offer_open_event(offer, &none)),
+            "invalid_argument: the offer is not of kind event");
   EXPECT_EQ(said(weir_offer_open_stream_pool(offer, &no_pool)),
-            "invalid_argument: the offer is no pool");
+            "invalid_argument: the offer is not of kind pool");
   EXPECT_EQ(said(weir_offer_get_note(offer, text, 4)), "invalid_argument: the offer is no note");
   EXPECT_EQ(said(weir_offer_open_memory(offer, nullptr)), "invalid_argument: imported is null");
   weir_imported* imported = nullptr;
@@ -424,7 +425,8 @@ TEST_F(c_links, carry_notes) {
   EXPECT_OK(weir_offer_get_note(offer, nullptr, 0));
   EXPECT_EQ(said(weir_offer_get_note(offer, nullptr, 1)), "invalid_argument: note is null");
   weir_imported* none = nullptr;
-  EXPECT_EQ(said(weir_offer_open_memory(offer, &none)), "invalid_argument: the offer is no memory");
+  EXPECT_EQ(said(weir_offer_open_memory(offer, &none)),
+            "invalid_argument: the offer is not of kind memory");
   EXPECT_OK(weir_offer_close(offer));
   offer = received();
   EXPECT_EQ(offer_info(offer).size, 0u);

@@ -110,24 +110,24 @@ TEST(csv_trace, names_the_line_that_is_wrong) {
   refused("a,2,1,0,x", "not a number");
   refused("a,2,1x,0,0", "not a number");
   refused("a,2,1,0,18446744073709552", "the time is out of range");
-  refused("x,2,,0,0", "the operation is none of a, r, f, s");
+  refused("x,2,,0,0", "unknown operation; expected a, r, f or s");
   refused("a,2,1,0,1.", "not a number");
   refused("a,2,1,0,.1", "not a number");
   refused("a,2,1,0,1.0001", "not a number");
   refused("a,2,1,0,18446744073709551.616", "the time is out of range");
   refused("s,2,,0,0", "the block was not allocated before");
   refused("a,1,1,0,0", "the block is allocated twice");
-  refused("a,2,18446744073709551615,0,0", "more bytes are live than there are addresses");
+  refused("a,2,18446744073709551615,0,0", "the live bytes exceed the address space");
   refused("r,2,,0,0", "the block was not allocated before");
-  refused("f,1,,0,0", "the block is freed out of turn");
-  refused("r,1,5,0,0", "only an allocation has a size");
+  refused("f,1,,0,0", "the block is freed twice, or freed before its release");
+  refused("r,1,5,0,0", "bytes must be empty for every operation but a");
   const auto refused_at_3 = [](std::string lines, std::string why) {
     const auto read = formats::read_csv_trace("a,1,1,0,0\nr,1,,0,0\n" + lines, "t.csv");
     ASSERT_FALSE(read) << lines;
     EXPECT_EQ(read.error().detail, "t.csv:3: " + why);
   };
   refused_at_3("s,1,,0,0", "the block is used after its free");
-  refused_at_3("r,1,,0,0", "the block is freed out of turn");
+  refused_at_3("r,1,,0,0", "the block is freed twice, or freed before its release");
   refused_at_3("f,2,,0,0", "the block was not allocated before");
 }
 
@@ -139,7 +139,8 @@ TEST(csv_trace, reads_the_peaks_of_its_row) {
   EXPECT_TRUE(formats::read_csv_peaks(text, "p", "three").value().empty());
   EXPECT_TRUE(formats::read_csv_peaks("one,1,2,3,4,5,6,7\n", "p", "one").value().empty())
       << "the first line has the columns' names";
-  EXPECT_EQ(formats::read_csv_peaks("a,b\n", "p", "a").error().detail, "p:1: not eight columns");
+  EXPECT_EQ(formats::read_csv_peaks("a,b\n", "p", "a").error().detail,
+            "p:1: expected eight columns");
   for (const std::size_t column : {3, 5, 6, 7}) {
     std::string row = "one,1,2,3,4,5,6,7\n";
     row[2 * column + 2] = 'x';
@@ -154,7 +155,7 @@ TEST(csv_trace, keeps_to_limits) {
   EXPECT_TRUE(formats::read_csv_trace(two, "x", {.events = 2}));
   const auto refused = formats::read_csv_trace(two, "x", {.events = 1});
   EXPECT_EQ(refused.code(), errc::limit_exceeded);
-  EXPECT_EQ(refused.error().detail, "x: more events than a reader takes");
+  EXPECT_EQ(refused.error().detail, "x: too many events");
 }
 
 }  // namespace

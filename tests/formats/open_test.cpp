@@ -93,14 +93,14 @@ TEST(open, refuses_what_is_compressed_and_cut) {
       const auto cut = formats::decompress(gzip.substr(0, gzip.size() - missing));
       ASSERT_FALSE(cut) << size << " without " << missing;
       EXPECT_EQ(cut.code(), errc::system);
-      EXPECT_EQ(cut.error().detail, "gzip: ends too early");
+      EXPECT_EQ(cut.error().detail, "gzip: the file is incomplete");
     }
     const std::string zstd = zstded(csv_of(size));
     for (std::size_t missing = 1; missing < zstd.size() - 4; missing += missing < 20 ? 1 : 50) {
       const auto cut = formats::decompress(zstd.substr(0, zstd.size() - missing));
       ASSERT_FALSE(cut) << size << " without " << missing;
       EXPECT_EQ(cut.code(), errc::system);
-      EXPECT_EQ(cut.error().detail, "zstd: ends too early");
+      EXPECT_EQ(cut.error().detail, "zstd: the file is incomplete");
     }
   }
 }
@@ -151,7 +151,7 @@ TEST(open, peaks_beside_the_trace_are_those_of_a_short_regular_file) {
   EXPECT_TRUE(read_recording(folder.path("run.csv")).value().peaks.empty());
   const auto pipe = formats::read_regular_file(folder.path("peaks.csv"));
   EXPECT_EQ(pipe.code(), errc::system);
-  EXPECT_EQ(pipe.error().detail, folder.path("peaks.csv") + ": not a regular file");
+  EXPECT_EQ(pipe.error().detail, folder.path("peaks.csv") + ": expected a regular file");
   ASSERT_EQ(::unlink(folder.path("peaks.csv").c_str()), 0);
   EXPECT_EQ(formats::read_regular_file(folder.path("peaks.csv")).code(), errc::not_found);
   EXPECT_EQ(formats::read_regular_file(folder.path("")).code(), errc::system) << "a folder";
@@ -196,14 +196,14 @@ TEST(open, refuses_with_the_path) {
       "\x7f"
       "ELF and so on",
       errc::invalid_argument,
-      " neither a .weirtrace, a CSV trace, a PyTorch snapshot nor an RMM log");
-  refused(gzipped(csv).substr(0, 40), errc::system, " gzip: ends too early");
-  refused(zstded(csv).substr(0, 30), errc::system, " zstd: ends too early");
+      " unknown format; expected a .weirtrace, a CSV trace, a PyTorch snapshot or an RMM log");
+  refused(gzipped(csv).substr(0, 40), errc::system, " gzip: the file is incomplete");
+  refused(zstded(csv).substr(0, 30), errc::system, " zstd: the file is incomplete");
   refused("\x1f\x8b garbage", errc::system, " gzip: unknown compression method");
   std::string checksum = gzipped(csv);
   checksum[checksum.size() - 8] ^= 1;
   refused(checksum, errc::system, " gzip: incorrect data check");
-  refused(gzipped(csv) + "x", errc::system, " gzip: ends too early");
+  refused(gzipped(csv) + "x", errc::system, " gzip: the file is incomplete");
   refused("\x28\xb5\x2f\xfd garbage", errc::system, " zstd: Data corruption detected");
   refused(csv + "r,9,,0,0\n", errc::invalid_argument, "4: the block was not allocated before");
 }
@@ -240,7 +240,7 @@ TEST(open, refuses_files_that_grow_without_end) {
     ASSERT_LT(bytes.size(), 1u << 14);
     const auto refused = formats::read_recording_from(bytes, "x", small);
     EXPECT_EQ(refused.code(), errc::limit_exceeded);
-    EXPECT_EQ(refused.error().detail, "x: the file is larger than a reader takes");
+    EXPECT_EQ(refused.error().detail, "x: the file is too large");
     EXPECT_EQ(refused.error().requested, weir::bytes{1 << 20});
   }
   // The limit itself is allowed.
@@ -252,7 +252,7 @@ TEST(open, refuses_files_that_grow_without_end) {
     EXPECT_TRUE(formats::decompress(gzipped(text), {.bytes = size}));
     EXPECT_TRUE(formats::decompress(zstded(text), {.bytes = size}));
     EXPECT_EQ(formats::read_file(folder.path("f"), {.bytes = size - 1}).error().detail,
-              folder.path("f") + ": the file is larger than a reader takes");
+              folder.path("f") + ": the file is too large");
     EXPECT_EQ(formats::decompress(gzipped(text), {.bytes = size - 1}).code(), errc::limit_exceeded);
     EXPECT_EQ(formats::decompress(zstded(text), {.bytes = size - 1}).code(), errc::limit_exceeded);
   }

@@ -178,7 +178,7 @@ TEST(pickle, reads_dicts_tuples_and_the_memo) {
 TEST(pickle, refuses_instructions_that_build_objects) {
   const auto refused = [](std::string_view op, const std::string& name) {
     EXPECT_EQ(refusal("NN" + std::string{op} + "."),
-              "offset 4: the pickle builds objects of classes (" + name + "), which is refused");
+              "offset 4: the pickle creates objects of classes (" + name + "), which is refused");
   };
   refused("cos\nsystem\n", "GLOBAL");
   refused("\x93", "STACK_GLOBAL");
@@ -192,17 +192,17 @@ TEST(pickle, refuses_instructions_that_build_objects) {
     refused(op, "EXT");
   refused("P1\n", "PERSID");
   refused("Q", "PERSID");
-  EXPECT_EQ(refusal("\x01."), "offset 2: an instruction that data does not need");
+  EXPECT_EQ(refusal("\x01."), "offset 2: an instruction that snapshots do not use");
 }
 
 TEST(pickle, refuses_containers_inside_themselves) {
   EXPECT_THAT(refusal("]\x94h\x00"
                       "a."sv),
-              HasSubstr("into itself"));
+              HasSubstr("contains itself"));
   EXPECT_THAT(refusal("]\x94]\x94h\x00"
                       "a0h\x00h\x01"
                       "a."sv),
-              HasSubstr("part of another"));
+              HasSubstr("nested container is changed"));
 }
 
 TEST(pickle, refuses_depth) {
@@ -210,20 +210,21 @@ TEST(pickle, refuses_depth) {
   EXPECT_THAT(refusal(std::string(33, ']') + std::string(32, 'a') + "."), HasSubstr("too deep"));
   EXPECT_THAT(refusal(std::string(1000, ']') + std::string(999, 'a') + "."), HasSubstr("too deep"));
   EXPECT_THAT(refusal("N" + std::string(33, '\x85') + "."), HasSubstr("too deep"));
-  EXPECT_EQ(refusal(std::string(64, '(')), "offset 66: the pickle ends too early");
+  EXPECT_EQ(refusal(std::string(64, '(')), "offset 66: the pickle is incomplete");
   EXPECT_EQ(refusal(std::string(65, '(')), "offset 66: the pickle is nested too deep");
 }
 
 TEST(pickle, refuses_sizes_that_are_not_there) {
-  EXPECT_THAT(refusal("X\xff\xff\xff\xffx."sv), HasSubstr("ends too early"));
-  EXPECT_THAT(refusal("\x8d\xff\xff\xff\xff\xff\xff\xff\xffx."sv), HasSubstr("ends too early"));
+  EXPECT_THAT(refusal("X\xff\xff\xff\xffx."sv), HasSubstr("the pickle is incomplete"));
+  EXPECT_THAT(refusal("\x8d\xff\xff\xff\xff\xff\xff\xff\xffx."sv),
+              HasSubstr("the pickle is incomplete"));
   EXPECT_THAT(refusal("\x8b\xff\xff\xff\x7f"
                       "1."sv),
-              HasSubstr("ends too early"));
+              HasSubstr("the pickle is incomplete"));
   EXPECT_THAT(refusal("\x8a\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01."sv),
               HasSubstr("out of range"));
   EXPECT_THAT(refusal("Nr\xff\xff\xff\x7f."sv), HasSubstr("gap"));
-  EXPECT_THAT(refusal("j\xff\xff\xff\x7f."sv), HasSubstr("no such entry"));
+  EXPECT_THAT(refusal("j\xff\xff\xff\x7f."sv), HasSubstr("unknown memo entry"));
   EXPECT_EQ(pickle::read("\x80\x04" + std::string(100'000, ']'), {.bytes = 1 << 20}).code(),
             errc::limit_exceeded);
 }
@@ -240,7 +241,7 @@ TEST(pickle, refuses_what_is_cut) {
                           "\x95\0\0\0\0\0\0\0\0N."sv, "\x80\x05N."sv}) {
     EXPECT_EQ(refusal(body), "");
     for (std::size_t length = 0; length < body.size(); ++length)
-      EXPECT_THAT(refusal(body.substr(0, length)), HasSubstr("the pickle ends too early"));
+      EXPECT_THAT(refusal(body.substr(0, length)), HasSubstr("the pickle is incomplete"));
   }
 }
 
@@ -273,8 +274,7 @@ TEST(pickle, says_where_it_is_cut) {
                                      {"Nq\0j\0\0\0"sv, 3},
                                      {"Nq\0j\0\0\0\0"sv, 8},
                                      {""sv, 0}})
-    EXPECT_EQ(refusal(body),
-              "offset " + std::to_string(2 + offset) + ": the pickle ends too early");
+    EXPECT_EQ(refusal(body), "offset " + std::to_string(2 + offset) + ": the pickle is incomplete");
 }
 
 TEST(pickle, refuses_what_takes_more_than_there_is) {
@@ -284,16 +284,17 @@ TEST(pickle, refuses_what_takes_more_than_there_is) {
         "N(\x94."sv, "t."sv, "l."sv, "d."sv, "\x94."sv, "N(0."sv, "N(\x85."sv, "](a."sv})
     EXPECT_THAT(refusal(body), HasSubstr(underflow)) << body;
   for (const auto body : {"."sv, "NN."sv, "(."sv, "N(."sv})
-    EXPECT_THAT(refusal(body), HasSubstr("the pickle stops in the middle")) << body;
+    EXPECT_THAT(refusal(body), HasSubstr("the pickle is incomplete")) << body;
   for (const auto body : {"}(K\x01u."sv,
                           "(K\x01"
                           "d."sv})
     EXPECT_THAT(refusal(body), HasSubstr("a dict has a key without a value")) << body;
   for (const auto body : {"NNa."sv, "}Na."sv, ")Na."sv, "]NNs."sv, "](NNu."sv, "}(Ne."sv})
-    EXPECT_THAT(refusal(body), HasSubstr("something is added to what is no list or dict")) << body;
+    EXPECT_THAT(refusal(body), HasSubstr("an item is added to a value that is not a list or dict"))
+        << body;
   EXPECT_EQ(refusal("(]K\x01"
                     "a."sv),
-            "offset 7: the pickle stops in the middle");
+            "offset 7: the pickle is incomplete");
 }
 
 TEST(pickle, has_a_protocol_from_2_to_5) {
@@ -307,7 +308,7 @@ TEST(pickle, has_a_protocol_from_2_to_5) {
     EXPECT_EQ(pickle::read(std::string{'\x80', protocol, 'N', '.'}).error().detail,
               "not a pickle of protocol 2 to 5");
     EXPECT_THAT(refusal(std::string{'\x80', protocol, 'N', '.'}),
-                HasSubstr("the pickle's protocol is none of 2 to 5"));
+                HasSubstr("unsupported pickle protocol; expected 2 to 5"));
   }
   for (const auto none : {""sv, "\x80"sv, "x\x04"sv}) {
     EXPECT_FALSE(formats::is_pickle(none));

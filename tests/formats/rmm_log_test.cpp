@@ -140,12 +140,12 @@ TEST(rmm_log, names_the_line_that_is_wrong) {
   refused("1,00:00:00,allocate,zz,1,0", "not a number");
   refused("1,00:00:00,allocate,0x1,0x1,0", "not a number");
   refused("1,00:00:00,allocate,0x1,1,0xg", "not a number");
-  refused("1,00:00:00,take,0x1,1,0", "the action is none of allocate, allocate failure, free");
+  refused("1,00:00:00,take,0x1,1,0", "unknown action; expected allocate, allocate failure or free");
   EXPECT_EQ(logged_times(at("23:59:60")).size(), 1u) << "a second that is inserted";
   const auto huge = formats::read_rmm_log(
       header + "1,00:00:00,allocate,0x1,1,0\n1,00:00:00,allocate,0x2,18446744073709551615,0",
       "t.log");
-  EXPECT_EQ(huge.error().detail, "t.log:3: more bytes are live than there are addresses");
+  EXPECT_EQ(huge.error().detail, "t.log:3: the live bytes exceed the address space");
   EXPECT_EQ(logged_times("1,00:00:00,allocate,0X1F,1,0x0\n").size(), 1u);
 }
 

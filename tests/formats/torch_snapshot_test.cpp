@@ -448,13 +448,13 @@ TEST(torch_snapshot, of_several_devices_says_which_is_read_and_reads_which_is_as
   const auto most = formats::read_torch_snapshot(bytes, "x", {}, {.remark = &remark}).value();
   EXPECT_EQ(most.device, "cuda:0");
   EXPECT_EQ(remark,
-            "the snapshot has cuda:0 (at most 8 KiB), cuda:1 (at most 64 B); read is cuda:0");
+            "the snapshot has cuda:0 (at most 8 KiB), cuda:1 (at most 64 B); reading cuda:0");
   const auto chosen =
       formats::read_torch_snapshot(bytes, "x", {}, {.device = 1, .remark = &remark}).value();
   EXPECT_EQ(chosen.device, "cuda:1");
   EXPECT_EQ(chosen.events.size(), 19u);
   EXPECT_EQ(remark,
-            "the snapshot has cuda:0 (at most 8 KiB), cuda:1 (at most 64 B); read is cuda:1");
+            "the snapshot has cuda:0 (at most 8 KiB), cuda:1 (at most 64 B); reading cuda:1");
   const auto missing = formats::read_torch_snapshot(bytes, "x", {}, {.device = 2});
   EXPECT_EQ(missing.code(), errc::invalid_argument);
   EXPECT_EQ(missing.error().detail,
@@ -629,10 +629,10 @@ TEST(torch_snapshot, with_a_history_is_of_its_device_whatever_the_segments_say) 
 TEST(torch_snapshot, refuses_pickles_of_something_else) {
   const auto refusal = [](const py& snapshot) { return read(snapshot).error().detail; };
   const std::string none = "not a PyTorch snapshot: ";
-  EXPECT_EQ(refusal(1), none + "there is no list of segments");
-  EXPECT_EQ(refusal(py::dict({})), none + "there is no list of segments");
-  EXPECT_EQ(refusal(py::dict({{"segments", 1}})), none + "there is no list of segments");
-  EXPECT_EQ(refusal(py::list({1})), none + "a segment is no dict");
+  EXPECT_EQ(refusal(1), none + "expected a list of segments");
+  EXPECT_EQ(refusal(py::dict({})), none + "expected a list of segments");
+  EXPECT_EQ(refusal(py::dict({{"segments", 1}})), none + "expected a list of segments");
+  EXPECT_EQ(refusal(py::list({1})), none + "expected a dict for each segment");
   for (const py& wrong : {py{1}, py::dict({{"addr", 1}})})
     EXPECT_EQ(read_history({entry("oom", 0, 1, 0), wrong}).error().detail,
               none + "entry 1 has no action");
@@ -642,7 +642,7 @@ TEST(torch_snapshot, refuses_pickles_of_something_else) {
                 {entry("alloc", 1, half, 0), entry("alloc", 2, half, 0), entry("alloc", 3, 2, 0)})
                 .error()
                 .detail,
-            none + "more bytes are live than there are addresses");
+            none + "the live bytes exceed the address space");
 }
 
 TEST(torch_snapshot, keeps_to_limits) {

@@ -110,7 +110,7 @@ TEST(fits, are_found_on_a_whole_card_less_its_context_unless_less_is_considered)
 TEST(fits, of_nothing_are_refused) {
   const auto refused = find_fit(make_script(recording_of({})), {});
   EXPECT_EQ(errc::invalid_argument, refused.code());
-  EXPECT_EQ("the trace asks for no memory", refused.error().detail);
+  EXPECT_EQ("the trace contains no allocation", refused.error().detail);
   const auto real = find_fit(three_blocks(), {.target = {.simulated = false}});
   EXPECT_EQ(errc::invalid_argument, real.code());
   EXPECT_EQ(0.0, fit{}.ratio());
@@ -172,8 +172,8 @@ TEST(fits, are_not_told_of_programs_that_suspended_memory) {
   ASSERT_FALSE(fit);
   EXPECT_EQ(errc::not_supported, fit.code());
   EXPECT_EQ(
-      "the program suspended memory, and a replay does not: how much memory it needs cannot be "
-      "told",
+      "the program suspended memory, which a replay does not do; --fit and --capacity are not "
+      "supported for such a trace",
       fit.error().detail);
   EXPECT_EQ(errc::not_supported,
             try_card(script, {.policy = policy::balanced}, bytes{1 << 30}).code());

@@ -700,7 +700,7 @@ TEST_F(budget_test, trouble_with_the_page_is_reported_once_and_memory_goes_on) {
   for (error& each : heard.take()) told.push_back(std::move(each));
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told.front().code, errc::invalid_argument);
-  EXPECT_EQ(told.front().detail, page_path() + ": is no page of a budget");
+  EXPECT_EQ(told.front().detail, page_path() + ": not a budget file");
   void* const block = memory.allocate(64_MiB, on);
   memory.deallocate(block, on);
   EXPECT_EQ(code_of(memory.try_allocate(3_GiB, on)), errc::out_of_memory);
@@ -748,14 +748,15 @@ TEST(budget_text, is_read_as_it_is_documented) {
     EXPECT_EQ(code_of(read), errc::bad_option) << text;
     return read ? "" : read.error().detail;
   };
-  EXPECT_EQ(why("floor"), "budget: \"floor\" is not of the form name=value");
+  EXPECT_EQ(why("floor"), "budget: \"floor\": expected name=value");
   EXPECT_EQ(why("floor=lots"), "budget: floor cannot be \"lots\"");
   EXPECT_EQ(why("priority=2x"), "budget: priority cannot be \"2x\"");
   EXPECT_EQ(why("period=-5"), "budget: period cannot be \"-5\"");
   EXPECT_EQ(why("name="), "budget: name cannot be \"\"");
-  EXPECT_EQ(why("floor=1,floor=2"), "budget: floor is said twice");
+  EXPECT_EQ(why("floor=1,floor=2"), "budget: floor is given twice");
   EXPECT_EQ(why("roof=1"),
-            "budget: \"roof\" is none of floor, ceiling, priority, name, folder, period, patience");
+            "budget: \"roof\" is unknown; expected floor, ceiling, priority, name, folder, period "
+            "or patience");
   EXPECT_EQ(to_string(budget_share{1_MiB, bytes::max(), 2}),
             "floor 1 MiB, ceiling none, priority 2");
 }

@@ -108,48 +108,49 @@ TEST_F(budget_page_test, a_sound_page_is_read) {
 TEST_F(budget_page_test, pages_that_are_none_are_refused) {
   const page good = sound();
   put(&good, 100);
-  expect_refusal(errc::invalid_argument, "is no page of a budget", "truncated");
+  expect_refusal(errc::invalid_argument, "not a budget file", "truncated");
   put(&good, sizeof(good) - 1);
-  expect_refusal(errc::invalid_argument, "is no page of a budget", "a byte less");
+  expect_refusal(errc::invalid_argument, "not a budget file", "a byte less");
   std::vector<char> longer(sizeof(good) + 1);
   std::memcpy(longer.data(), &good, sizeof(good));
   put(longer.data(), longer.size());
-  expect_refusal(errc::invalid_argument, "is no page of a budget", "a byte more");
-  expect_garbled("is no page of a budget", [](page& made) { made.header.magic[7] = 'x'; });
-  expect_garbled("is no page of a budget", [](page& made) { made.header = {}; });
-  expect_garbled("is of a card without memory", [](page& made) { made.header.capacity = 0; });
+  expect_refusal(errc::invalid_argument, "not a budget file", "a byte more");
+  expect_garbled("not a budget file", [](page& made) { made.header.magic[7] = 'x'; });
+  expect_garbled("not a budget file", [](page& made) { made.header = {}; });
+  expect_garbled("damaged: the card has no memory", [](page& made) { made.header.capacity = 0; });
 
   page other = sound();
   other.header.version = budget::page_version + 1;
   put(other);
-  expect_refusal(errc::bad_version, "was written by another weir", "version");
+  expect_refusal(errc::bad_version, "written by another version of weir", "version");
   other = sound();
   other.header.places = 1 << 30;
   put(other);
-  expect_refusal(errc::bad_version, "was written by another weir", "places");
+  expect_refusal(errc::bad_version, "written by another version of weir", "places");
 }
 
 TEST_F(budget_page_test, members_that_cannot_be_are_refused) {
   const auto spoil = [&](const char* reason, const std::function<void(place&)>& how) {
     expect_garbled(reason, [&](page& made) { how(made.places[3]); });
   };
-  spoil("has a member without process", [](place& one) { one.process = -1; });
-  spoil("has a member without process", [](place& one) { one.number = 0; });
-  spoil("has a member without process", [](place& one) { one.start = 0; });
-  spoil("has a member without name", [](place& one) { one.name.fill('\0'); });
-  spoil("has a member without name", [](place& one) { one.name.fill('x'); });
-  spoil("has a name that is none", [](place& one) { one.name[1] = '\033'; });
-  spoil("has a name that is none", [](place& one) { one.name[1] = '\x9b'; });
-  spoil("has a share that cannot be", [](place& one) { one.floor = one.ceiling + 1; });
-  spoil("has a share that cannot be", [](place& one) { one.ceiling = UINT64_MAX; });
-  spoil("has a share that cannot be", [](place& one) { one.floor = one.ceiling = 0; });
-  spoil("has a priority that cannot be", [](place& one) { one.priority = 1001; });
-  spoil("has a priority that cannot be", [](place& one) { one.priority = INT64_MIN; });
-  spoil("has figures that cannot be", [](place& one) { one.held = UINT64_MAX; });
-  spoil("has figures that cannot be", [](place& one) { one.asked = UINT64_MAX; });
-  spoil("has figures that cannot be", [](place& one) { one.answered = 1; });
-  expect_garbled("has a member twice", [](page& made) { made.places[5] = made.places[3]; });
-  expect_garbled("has floors that pass the card", [](page& made) {
+  spoil("damaged: a member has no process", [](place& one) { one.process = -1; });
+  spoil("damaged: a member has no process", [](place& one) { one.number = 0; });
+  spoil("damaged: a member has no process", [](place& one) { one.start = 0; });
+  spoil("damaged: a member has no name", [](place& one) { one.name.fill('\0'); });
+  spoil("damaged: a member has no name", [](place& one) { one.name.fill('x'); });
+  spoil("damaged: a name is invalid", [](place& one) { one.name[1] = '\033'; });
+  spoil("damaged: a name is invalid", [](place& one) { one.name[1] = '\x9b'; });
+  spoil("damaged: a share is invalid", [](place& one) { one.floor = one.ceiling + 1; });
+  spoil("damaged: a share is invalid", [](place& one) { one.ceiling = UINT64_MAX; });
+  spoil("damaged: a share is invalid", [](place& one) { one.floor = one.ceiling = 0; });
+  spoil("damaged: a priority is invalid", [](place& one) { one.priority = 1001; });
+  spoil("damaged: a priority is invalid", [](place& one) { one.priority = INT64_MIN; });
+  spoil("damaged: figures are inconsistent", [](place& one) { one.held = UINT64_MAX; });
+  spoil("damaged: figures are inconsistent", [](place& one) { one.asked = UINT64_MAX; });
+  spoil("damaged: figures are inconsistent", [](place& one) { one.answered = 1; });
+  expect_garbled("damaged: a member is listed twice",
+                 [](page& made) { made.places[5] = made.places[3]; });
+  expect_garbled("damaged: the floors exceed the card", [](page& made) {
     for (int i = 10; i < 13; ++i) {
       made.places[static_cast<std::size_t>(i)] = made.places[3];
       made.places[static_cast<std::size_t>(i)].number = i;
@@ -163,30 +164,32 @@ TEST_F(budget_page_test, files_that_others_could_write_are_refused) {
   for (const mode_t mode : {0644, 0660, 0602, 0400, 0700}) {
     put(&good, sizeof(good), mode);
     if (mode == 0400 && ::geteuid() != 0) continue;  // the system says it before
-    expect_refusal(errc::not_permitted, "is not this user's alone", std::to_string(mode));
+    expect_refusal(errc::not_permitted, "other users can access it; expected mode 0600",
+                   std::to_string(mode));
   }
   put(good);
   const std::string twin = pages.path() + "/twin";
   ASSERT_EQ(::link(page_path().c_str(), twin.c_str()), 0);
-  expect_refusal(errc::not_permitted, "is not this user's alone", "a second name");
+  expect_refusal(errc::not_permitted, "other users can access it; expected mode 0600",
+                 "a second name");
   ASSERT_EQ(::unlink(twin.c_str()), 0);
 
   ASSERT_EQ(::rename(page_path().c_str(), twin.c_str()), 0);
   ASSERT_EQ(::symlink(twin.c_str(), page_path().c_str()), 0);
-  expect_refusal(errc::not_permitted, "is no regular file", "a link");
+  expect_refusal(errc::not_permitted, "expected a regular file", "a link");
   ASSERT_EQ(::unlink(page_path().c_str()), 0);
   ASSERT_EQ(::mkfifo(page_path().c_str(), 0600), 0);
-  expect_refusal(errc::not_permitted, "is no regular file", "a pipe");
+  expect_refusal(errc::not_permitted, "expected a regular file", "a pipe");
   ASSERT_EQ(::unlink(page_path().c_str()), 0);
   ASSERT_EQ(::mkdir(page_path().c_str(), 0700), 0);
-  expect_refusal(errc::not_permitted, "is no regular file", "a folder");
+  expect_refusal(errc::not_permitted, "expected a regular file", "a folder");
 }
 
 TEST_F(budget_page_test, files_of_other_users_are_refused) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
   put(sound());
   ASSERT_EQ(::chown(page_path().c_str(), 1234, 1234), 0);
-  expect_refusal(errc::not_permitted, "is not this user's alone", "owner");
+  expect_refusal(errc::not_permitted, "other users can access it; expected mode 0600", "owner");
   ASSERT_EQ(::chown(pages.path().c_str(), 1234, 1234), 0);
   EXPECT_EQ(code_of(read_budgets(pages.path())), errc::not_permitted);
 }
@@ -202,12 +205,16 @@ TEST_F(budget_page_test, folders_that_others_could_use_are_refused) {
     return listing ? "" : listing.error().detail;
   };
   ASSERT_EQ(::chmod(pages.path().c_str(), 0750), 0);
-  EXPECT_EQ(refusal(), pages.path() + ": is not this user's alone");
+  EXPECT_EQ(
+      refusal(),
+      pages.path() + ": other users can write it; expected a folder of this user with mode 0700");
   ASSERT_EQ(::chmod(pages.path().c_str(), 0701), 0);
-  EXPECT_EQ(refusal(), pages.path() + ": is not this user's alone");
+  EXPECT_EQ(
+      refusal(),
+      pages.path() + ": other users can write it; expected a folder of this user with mode 0700");
   ASSERT_EQ(::rmdir(pages.path().c_str()), 0);
   ASSERT_EQ(::symlink("/tmp", pages.path().c_str()), 0);
-  EXPECT_EQ(refusal(), pages.path() + ": is no folder");
+  EXPECT_EQ(refusal(), pages.path() + ": expected a folder");
   ASSERT_EQ(::unlink(pages.path().c_str()), 0);
   // One that is missing is made.
   EXPECT_EQ(read_budgets(pages.path())->cards.size(), 0u);
@@ -287,7 +294,7 @@ TEST_F(budget_page_test, a_page_of_a_card_of_another_size_is_begun_anew_if_nobod
   const auto refused = budget_member::join(memory, options("x", 0_B, 1_GiB));
   ASSERT_EQ(code_of(refused), errc::invalid_argument);
   EXPECT_EQ(refused.error().detail,
-            page_path() + ": its members know a card of 4 GiB, not of 2 GiB");
+            page_path() + ": its members use a card of 4 GiB, not of 2 GiB");
   other.places[3].start += 1;
   put(other);
   const auto member = join(memory, options("x", 0_B, 1_GiB));

@@ -176,15 +176,15 @@ struct slow_message {
 };
 const std::vector<slow_message>& slow_messages() {
   static const std::vector<slow_message> all = {
-      {"invalid_argument: a socket or a file, where descriptors of memory belong",
+      {"invalid_argument: a received descriptor is a socket or a file, expected memory",
        [](int end, int slow) {
          send_raw(end, text_of_note("x"), {&slow, 1});
        }},
-      {"invalid_argument: a message without content",
+      {"invalid_argument: the message is empty",
        [](int end, int slow) {
          send_raw(end, "", {&slow, 1});
        }},
-      {"invalid_argument: a socket or a file, where descriptors of memory belong",
+      {"invalid_argument: a received descriptor is a socket or a file, expected memory",
        [](int end, int slow) {  // in the queue of another one
          int ends[2];
          ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
@@ -193,14 +193,14 @@ const std::vector<slow_message>& slow_messages() {
          send_raw(from.get(), "y", {&slow, 1});
          send_raw(end, text_of_note("x"), {&ends[1], 1});
        }},
-      {"invalid_argument: a message that is too large",
+      {"invalid_argument: the message is too large",
        [](int end, int slow) {  // behind all that a ticket can speak of
          const descriptor nothing{::open("/dev/null", O_RDWR | O_CLOEXEC)};
          std::vector<int> many(253, nothing.get());
          many.back() = slow;
          send_raw(end, text_of_note("x"), many);
        }},
-      {"invalid_argument: a message that is too large",
+      {"invalid_argument: the message is too large",
        [](int end, int slow) {
          send_raw(end, std::string(5000, 'x'), {&slow, 1});
        }},
@@ -286,11 +286,12 @@ TEST_P(hostile_greeting, that_is_none) {
     return reason_of(
         open_after([&](share_channel& end) { EXPECT_TRUE(end.send(raw, descriptors, 1s)); }));
   };
-  const std::string no_greeting = "invalid_argument: the other side did not greet";
+  const std::string no_greeting = "invalid_argument: the other process sent no greeting";
   const descriptor nothing{::open("/dev/null", O_RDWR | O_CLOEXEC)};
   const int number = nothing.get();
-  EXPECT_EQ(say(std::vector<std::byte>(16)), "invalid_argument: no message of weir's");
-  EXPECT_EQ(say(std::vector<std::byte>(1)), "invalid_argument: a message that was cut off");
+  EXPECT_EQ(say(std::vector<std::byte>(16)),
+            "invalid_argument: the received data is not a message of weir");
+  EXPECT_EQ(say(std::vector<std::byte>(1)), "invalid_argument: the received message is incomplete");
   EXPECT_EQ(say(encode_number(packet_kind::closed, 1)), no_greeting);
   EXPECT_EQ(say(sharing::encode_note({})), no_greeting);
   EXPECT_EQ(say(encode_number(packet_kind::hello, 1), {&number, 1}), no_greeting);
@@ -308,7 +309,7 @@ TEST_P(hostile_greeting, may_not_hold_up_the_call_by_a_socket_that_closes_slowly
     EXPECT_TRUE(end.send(encode_number(packet_kind::hello, 1), {&number, 1}, 1s));
     slow = descriptor{};
   });
-  EXPECT_EQ(reason_of(opened), "invalid_argument: the other side did not greet");
+  EXPECT_EQ(reason_of(opened), "invalid_argument: the other process sent no greeting");
   EXPECT_LT(timer::now() - begin, 10s);
 }
 
@@ -344,7 +345,7 @@ TEST_P(hostile_greeting, of_another_user) {
       ASSERT_EQ(reason_of(opened), "");
       EXPECT_EQ(opened->peer(), (share_peer{child, 65534}));
     } else {
-      EXPECT_EQ(reason_of(opened), "not_permitted: a process of another user");
+      EXPECT_EQ(reason_of(opened), "not_permitted: the other process belongs to another user");
     }
   }
 }
@@ -409,7 +410,8 @@ TEST_P(hostile_peer, changes_its_mind_about_a_handle) {
   auto lie = ticket(2);
   lie.piece = lie.size = unit() * 2;
   other->offer(lie, one(good));
-  EXPECT_EQ(reason_of(opened()), "invalid_argument: handles that changed their size");
+  EXPECT_EQ(reason_of(opened()),
+            "invalid_argument: the size of a received handle does not match the offer");
   EXPECT_TRUE(first.address());
 }
 
@@ -425,11 +427,11 @@ TEST_P(hostile_peer, names_another_device_than_the_memory_s) {
   auto lie = ticket();
   lie.device = machine_runtime->device(device_id{1}).value().uuid().value();
   other->offer(lie, one(good));
-  EXPECT_EQ(reason_of(opened()), "invalid_argument: memory of another device");
+  EXPECT_EQ(reason_of(opened()), "invalid_argument: the memory belongs to another device");
 }
 
 TEST_P(hostile_peer, replays_tickets_and_passes_on_those_of_others) {
-  const std::string seen = "not_permitted: a ticket that came before";
+  const std::string seen = "not_permitted: the ticket was already received";
   other->offer(ticket(5), one(good));
   EXPECT_TRUE(opened());
   other->offer(ticket(5), one(good));
@@ -439,7 +441,7 @@ TEST_P(hostile_peer, replays_tickets_and_passes_on_those_of_others) {
   auto foreign = ticket(6);
   foreign.exporter = other->number + 1;
   other->offer(foreign, one(good));
-  EXPECT_EQ(reason_of(link->receive(1s)), "not_permitted: a ticket of another process");
+  EXPECT_EQ(reason_of(link->receive(1s)), "not_permitted: the ticket belongs to another process");
   other->offer(ticket(6));  // counts, though nothing comes of it
   EXPECT_EQ(code_of(link->receive(1s)), errc::invalid_argument);
   other->offer(ticket(6), one(good));
@@ -457,7 +459,8 @@ TEST_P(hostile_peer, lets_another_process_speak) {
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_EQ(status, 0);
-  EXPECT_EQ(reason_of(link->receive(1s)), "not_permitted: a message of another process");
+  EXPECT_EQ(reason_of(link->receive(1s)),
+            "not_permitted: a message came from an unexpected process");
   expect_usable(1);
 }
 
@@ -465,8 +468,8 @@ TEST_P(hostile_peer, lets_another_process_speak) {
 
 TEST_P(hostile_peer, sends_another_number_of_descriptors) {
   const std::string another =
-      "invalid_argument: the ticket speaks of another number of descriptors";
-  const std::string none = "invalid_argument: descriptors where none belong";
+      "invalid_argument: the number of descriptors does not match the ticket";
+  const std::string none = "invalid_argument: the message carries unexpected descriptors";
   other->offer(ticket(1));
   EXPECT_EQ(reason_of(link->receive(1s)), another);
   const int two[] = {good.get(), good.get()};
@@ -509,7 +512,7 @@ TEST_P(hostile_peer, need_not_keep_what_was_refused) {
             "again");
   expect_heard(packet_kind::closed, 3);
   other->offer(ticket(3), one(good));
-  EXPECT_EQ(reason_of(link->receive(1s)), "not_permitted: a ticket that came before");
+  EXPECT_EQ(reason_of(link->receive(1s)), "not_permitted: the ticket was already received");
   EXPECT_TRUE(hears_nothing());
   expect_usable(4);
 }
@@ -591,7 +594,8 @@ TEST_P(hostile_peer, is_not_to_blame_where_somebody_closed_the_descriptor) {
     ++received;
   ASSERT_LT(received, 1024);
   ::close(received);
-  EXPECT_EQ(reason_of(offer.open_memory()), "invalid_argument: a descriptor that is no memory");
+  EXPECT_EQ(reason_of(offer.open_memory()),
+            "invalid_argument: a received descriptor is not memory");
   // What the offer closes is open again, and its own.
   ASSERT_EQ(::fcntl(good.get(), F_DUPFD_CLOEXEC, received), received);
 }
@@ -612,12 +616,13 @@ TEST_P(hostile_peer, sends_descriptors_of_other_things) {
   for (const descriptor* each : {&socket, &folder, &stored}) {
     other->offer(ticket(++grant), one(*each));
     EXPECT_EQ(reason_of(link->receive(1s)),
-              "invalid_argument: a socket or a file, where descriptors of memory belong")
+              "invalid_argument: a received descriptor is a socket or a file, expected memory")
         << grant;
   }
   for (const descriptor* each : {&reads, &writes}) {
     other->offer(ticket(++grant), one(*each));
-    EXPECT_EQ(reason_of(opened()), "invalid_argument: a descriptor that is no memory") << grant;
+    EXPECT_EQ(reason_of(opened()), "invalid_argument: a received descriptor is not memory")
+        << grant;
   }
   for (const descriptor* each : {&nothing, &file}) {  // the driver may know them
     other->offer(ticket(++grant), one(*each));
@@ -653,7 +658,7 @@ TEST_P(hostile_peer, sends_handles_that_the_driver_did_not_make) {
 TEST_P(hostile_peer, sends_notes_that_are_too_long) {
   const std::string text(share_link::most_note, 'x');
   other->say(sharing::encode_note(as_note(text + "x")));
-  EXPECT_EQ(reason_of(link->receive(1s)), "invalid_argument: a note too long");
+  EXPECT_EQ(reason_of(link->receive(1s)), "invalid_argument: the note is too long");
   other->say(sharing::encode_note(as_note(text)));
   EXPECT_EQ(text_of(link->receive(1s).value()), text);
 }
@@ -662,7 +667,7 @@ TEST_P(hostile_peer, sends_messages_that_are_too_large) {
   const std::vector<char> large(share_channel::most_content + 1);
   ASSERT_EQ(::send(other->end.get(), large.data(), large.size(), 0),
             static_cast<ssize_t>(large.size()));
-  EXPECT_EQ(reason_of(link->receive(1s)), "invalid_argument: a message that is too large");
+  EXPECT_EQ(reason_of(link->receive(1s)), "invalid_argument: the message is too large");
   expect_usable(1);
 }
 
@@ -746,7 +751,8 @@ TEST_P(hostile_peer, neither_reads_nor_stops_sending) {
   fill_up();
   for (int i = 0; i < 64; ++i) other->say(sharing::encode_note({}));
   // It was not asked to release anything: what it sends has nothing to do with that.
-  EXPECT_EQ(reason_of(link->revoke(grant, 10ms)), "not_ready: the deadline has passed");
+  EXPECT_EQ(reason_of(link->revoke(grant, 10ms)),
+            "not_ready: the deadline passed before the other process answered");
   EXPECT_EQ(link->outstanding(), 1u);
 }
 
@@ -931,7 +937,8 @@ TEST_P(hostile_peer, lets_go_of_what_it_never_had) {
   other->say(encode_number(packet_kind::closed, grant.number()));
   EXPECT_EQ(link->outstanding(), 0u);
   other->say(encode_number(packet_kind::hello, 5));
-  EXPECT_EQ(reason_of(link->receive(1s)), "invalid_argument: a second greeting");
+  EXPECT_EQ(reason_of(link->receive(1s)),
+            "invalid_argument: the other process sent a second greeting");
 }
 
 // --- What this side says, as the other one reads it ----------------------------------------------
@@ -1038,7 +1045,7 @@ TEST_P(spoken_on_a_link, are_the_handles_of_a_part) {
     EXPECT_EQ(ticket.piece, unit());
   }
   const std::string outside =
-      "invalid_argument: a part that does not lie in the memory, or without rights";
+      "invalid_argument: the part exceeds the memory, or its access rights are invalid";
   for (const share_view& each : {
            share_view{.offset = unit() * 4},
            share_view{.offset = unit(), .size = unit() * 3 + one_byte},
@@ -1057,7 +1064,7 @@ TEST_P(spoken_on_a_link, are_the_handles_of_a_part) {
 TEST_P(spoken_on_a_link, are_refusals_of_legacy_memory_that_is_not_alone) {
   const CUdeviceptr memory_of_two = new_memory(unit().count());
   EXPECT_EQ(reason_of(link->offer_legacy(gpu(), memory_of_two + 512)),
-            "invalid_argument: not the start of an allocation");
+            "invalid_argument: the pointer is not the start of an allocation");
   EXPECT_EQ(
       reason_of(link->offer_legacy(gpu(), new_memory(4096))),
       "not_permitted: no multiple of " + to_string(unit()) + ": neighbours would be exported, too");
@@ -1085,7 +1092,7 @@ TEST_P(spoken_on_a_link, is_revocation_and_release) {
   auto taken = opened().value();
   EXPECT_TRUE(hears_nothing());
   other->say(encode_number(packet_kind::revoke, 7));
-  EXPECT_EQ(reason_of(taken.address()), "not_permitted: the other process revoked it");
+  EXPECT_EQ(reason_of(taken.address()), "not_permitted: the other process revoked the memory");
   EXPECT_TRUE(hears_nothing()) << "it is still mapped";
   EXPECT_TRUE(taken.close());
   expect_heard(packet_kind::closed, 7);

@@ -61,8 +61,8 @@ TEST_P(shared_memory_test, is_seen_at_the_other_end) {
   EXPECT_EQ(offer.ticket().grant, grant.number());
   EXPECT_EQ(offer.ticket().size, 5_MiB);
   EXPECT_EQ(code_of(offer.open_event()), errc::invalid_argument);  // and it is still there
-  EXPECT_EQ(reason_of(offer.open_event()), "invalid_argument: the offer is no event");
-  EXPECT_EQ(reason_of(offer.open_pool()), "invalid_argument: the offer is no pool");
+  EXPECT_EQ(reason_of(offer.open_event()), "invalid_argument: the offer is not of kind event");
+  EXPECT_EQ(reason_of(offer.open_pool()), "invalid_argument: the offer is not of kind pool");
   auto taken = offer.open_memory().value();
   EXPECT_EQ(code_of(offer.open_memory()), errc::moved_from);
   EXPECT_EQ(code_of(offer.open_event()), errc::moved_from);

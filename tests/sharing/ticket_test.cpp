@@ -154,9 +154,9 @@ std::string refusal(share_ticket ticket, const Change& change) {
 }
 
 TEST(tickets, of_a_range_that_contradicts_itself_are_refused) {
-  const std::string count = "invalid_argument: number of handles";
-  const std::string overflow = "invalid_argument: a size that does not fit";
-  const std::string range = "invalid_argument: the range does not fit the handles";
+  const std::string count = "invalid_argument: invalid number of handles";
+  const std::string overflow = "invalid_argument: a size does not fit in the address space";
+  const std::string range = "invalid_argument: the range exceeds the handles";
   const auto why = [](auto change) { return refusal(good(), change); };
   EXPECT_EQ(why([](auto& t) { t.size = 3_MiB; }), "");  // up to the end of the last handle
   EXPECT_EQ(why([](auto& t) { t.size = 3_MiB + 1_B; }), range);
@@ -168,7 +168,7 @@ TEST(tickets, of_a_range_that_contradicts_itself_are_refused) {
   EXPECT_EQ(why([](auto& t) { t.offset = 1_B; }), "");
   EXPECT_EQ(why([](auto& t) { t.offset = {}; }), range);
   EXPECT_EQ(why([](auto& t) { t.offset = bytes::max(); }), overflow);
-  EXPECT_EQ(why([](auto& t) { t.piece = {}; }), "invalid_argument: handles of no size");
+  EXPECT_EQ(why([](auto& t) { t.piece = {}; }), "invalid_argument: the handles have size zero");
   EXPECT_EQ(why([](auto& t) { t.piece = bytes::max(); }), overflow);
   EXPECT_EQ(why([](auto& t) { t.pieces = 0; }), count);
   EXPECT_EQ(why([](auto& t) { t.pieces = 3; }), range);
@@ -176,9 +176,9 @@ TEST(tickets, of_a_range_that_contradicts_itself_are_refused) {
   EXPECT_EQ(why([](auto& t) { t.first = 0xffff'fffd; }), "");
   EXPECT_EQ(why([](auto& t) { t.first = 0xffff'fffe; }), count);
   EXPECT_EQ(why([](auto& t) { t.payload[0] = std::byte{1}; }),
-            "invalid_argument: a payload where none belongs");
+            "invalid_argument: unexpected payload");
   EXPECT_EQ(why([](auto& t) { t.payload[63] = std::byte{1}; }),
-            "invalid_argument: a payload where none belongs");
+            "invalid_argument: unexpected payload");
 
   share_ticket one = good();  // of one handle even nothing ends in the last one
   one.pieces = 1;
@@ -207,9 +207,9 @@ TEST(tickets, with_rights_and_numbers_that_there_are_not_are_refused) {
   EXPECT_EQ(why([](auto& t) { t.object = 0; }), "invalid_argument: a number");
   EXPECT_EQ(why([](auto& t) { t.grant = 0; }), "invalid_argument: a number");
   EXPECT_EQ(reason_of(decode_share_ticket(forged(good(), 84, std::byte{1}))),
-            "invalid_argument: a reserved field");
+            "invalid_argument: a reserved field is not zero");
   EXPECT_EQ(reason_of(decode_share_ticket(forged(good(), 87, std::byte{1}))),
-            "invalid_argument: a reserved field");
+            "invalid_argument: a reserved field is not zero");
 }
 
 TEST(tickets, of_kinds_without_a_range_are_refused_one) {
@@ -222,13 +222,13 @@ TEST(tickets, of_kinds_without_a_range_are_refused_one) {
     const auto why = [&](auto change) { return refusal(each, change); };
     EXPECT_EQ(why([](auto& t) { t.rights = access_rights::read; }),
               "invalid_argument: access rights");
-    EXPECT_EQ(why([](auto& t) { t.offset = 1_B; }), "invalid_argument: handles where none belong");
-    EXPECT_EQ(why([](auto& t) { t.piece = 1_B; }), "invalid_argument: handles where none belong");
-    EXPECT_EQ(why([](auto& t) { t.first = 1; }), "invalid_argument: handles where none belong");
+    EXPECT_EQ(why([](auto& t) { t.offset = 1_B; }), "invalid_argument: unexpected handles");
+    EXPECT_EQ(why([](auto& t) { t.piece = 1_B; }), "invalid_argument: unexpected handles");
+    EXPECT_EQ(why([](auto& t) { t.first = 1; }), "invalid_argument: unexpected handles");
     EXPECT_EQ(why([](auto& t) { t.kind = static_cast<share_kind>(0); }),
-              "invalid_argument: an unknown kind");
+              "invalid_argument: unknown kind");
     EXPECT_EQ(why([](auto& t) { t.kind = static_cast<share_kind>(6); }),
-              "invalid_argument: an unknown kind");
+              "invalid_argument: unknown kind");
     EXPECT_EQ(why([](auto& t) { ++t.pieces; }), "invalid_argument: a size");
   }
   EXPECT_EQ(refusal(legacy, [](auto& t) { t.size = {}; }), "invalid_argument: a size");
@@ -237,7 +237,7 @@ TEST(tickets, of_kinds_without_a_range_are_refused_one) {
   EXPECT_EQ(refusal(pool, [](auto& t) { t.size = 1_B; }), "invalid_argument: a size");
   EXPECT_EQ(refusal(pool, [](auto& t) { t.pieces = 0; }), "invalid_argument: a size");
   EXPECT_EQ(refusal(pool, [](auto& t) { t.payload[31] = std::byte{1}; }),
-            "invalid_argument: a payload where none belongs");
+            "invalid_argument: unexpected payload");
 }
 
 TEST(packets, have_a_fixed_layout) {
@@ -291,24 +291,29 @@ TEST(packets, that_are_none_are_refused) {
     change(raw);
     return reason_of(decode_packet(raw));
   };
-  const std::string length = "invalid_argument: a message of the wrong length";
+  const std::string length = "invalid_argument: the received message has a wrong length";
   EXPECT_EQ(why([](auto&) {}), "");
-  EXPECT_EQ(why([](auto& raw) { raw.clear(); }), "invalid_argument: a message that was cut off");
-  EXPECT_EQ(why([](auto& raw) { raw.resize(7); }), "invalid_argument: a message that was cut off");
+  EXPECT_EQ(why([](auto& raw) { raw.clear(); }),
+            "invalid_argument: the received message is incomplete");
+  EXPECT_EQ(why([](auto& raw) { raw.resize(7); }),
+            "invalid_argument: the received message is incomplete");
   EXPECT_EQ(why([](auto& raw) { raw.resize(8); }), length);
   EXPECT_EQ(why([](auto& raw) { raw.resize(15); }), length);
   EXPECT_EQ(why([](auto& raw) { raw.resize(17); }), length);
-  EXPECT_EQ(why([](auto& raw) { raw[8] = {}; }), "invalid_argument: a message about nothing");
-  EXPECT_EQ(why([](auto& raw) { raw[6] = {}; }), "invalid_argument: a message of an unknown kind");
+  EXPECT_EQ(why([](auto& raw) { raw[8] = {}; }),
+            "invalid_argument: the received message names no object");
+  EXPECT_EQ(why([](auto& raw) { raw[6] = {}; }),
+            "invalid_argument: the received message is of an unknown kind");
   EXPECT_EQ(why([](auto& raw) { raw[6] = std::byte{6}; }),
-            "invalid_argument: a message of an unknown kind");
-  EXPECT_EQ(why([](auto& raw) { raw[3] = {}; }), "invalid_argument: no message of weir's");
+            "invalid_argument: the received message is of an unknown kind");
+  EXPECT_EQ(why([](auto& raw) { raw[3] = {}; }),
+            "invalid_argument: the received data is not a message of weir");
   EXPECT_EQ(why([](auto& raw) { raw[4] = std::byte{9}; }), "bad_version: link version 9");
   EXPECT_EQ(why([](auto& raw) {
               raw[4] = std::byte{9};
               raw[0] = {};
             }),
-            "invalid_argument: no message of weir's");
+            "invalid_argument: the received data is not a message of weir");
   const auto offer = encode_offer(good());
   EXPECT_EQ(reason_of(decode_packet(std::span{offer}.first(8 + 159))),
             "invalid_argument: the length");

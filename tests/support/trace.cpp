@@ -57,7 +57,7 @@ class trace_builder {
                       trace::event next) {
     const auto block = live_.find(event.address);
     if (block == live_.end()) return "the block was not allocated before";
-    if (block->second.stage != from) return "the block is freed out of turn";
+    if (block->second.stage != from) return "the block is freed twice, or freed before its release";
     block->second.stage = to;
     next.kind = to;
     next.block = block->second.block;

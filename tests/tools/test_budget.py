@@ -149,14 +149,14 @@ class Budget(Case):
         self.program("name=one").end()
         page = next(self.folder.iterdir())
         page.write_bytes(b"x" * 100)
-        said = f"weir budget: {page}: is no page of a budget\n"
+        said = f"weir budget: {page}: not a budget file\n"
         self.assertEqual(self.expect(self.budget(), 1).stderr, said)
         self.assertEqual(self.expect(self.budget("clear"), 2).stderr, said)
         shown = json.loads(self.expect(self.budget("--format", "json"), 1).stdout)
-        self.assertEqual(shown["refused"], [f"{page}: is no page of a budget"])
+        self.assertEqual(shown["refused"], [f"{page}: not a budget file"])
         self.folder.chmod(0o755)
         self.assertEqual(self.expect(self.budget(), 2).stderr,
-                         f"weir budget: {self.folder}: is not this user's alone\n")
+                         f"weir budget: {self.folder}: other users can write it; expected a folder of this user with mode 0700\n")
 
 
 class Top(Case):
@@ -251,7 +251,7 @@ class Top(Case):
         garbled.write_bytes(b"garbled")
         self.addCleanup(garbled.unlink)
         ran = self.expect(self.top("--once"), 1)
-        self.assertEqual(ran.stderr, f"weir top: {garbled}: is no live page\n")
+        self.assertEqual(ran.stderr, f"weir top: {garbled}: not a live page (bad header); skipped\n")
         self.assertIn(str(one.pid), ran.stdout)
         with subprocess.Popen([arguments.weir, "top", "--folder", str(self.folder), "--seconds", "0.05"],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -260,7 +260,7 @@ class Top(Case):
             while seen < 3:
                 seen += top.stdout.readline().startswith("     PID")
             top.kill()
-            self.assertEqual(top.stderr.read(), f"weir top: {garbled}: is no live page\n")
+            self.assertEqual(top.stderr.read(), f"weir top: {garbled}: not a live page (bad header); skipped\n")
 
     def test_bad_words(self):
         self.expect(self.top("--once", "--sort", "size"), 64)

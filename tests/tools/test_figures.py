@@ -456,7 +456,7 @@ class Remarks(unittest.TestCase):
                 ran = self.run_weir(*words)
                 self.assertEqual(ran.returncode, 0)
                 self.assertIn(f"weir {command}: {path}: the snapshot has cuda:0 (at most 8 MiB), cuda:1 (at most 1 MiB); "
-                              "read is cuda:0; --device N chooses another\n", ran.stderr)
+                              "reading cuda:0; --device N chooses another\n", ran.stderr)
                 chosen = self.run_weir(*words, "--device", "1")
                 self.assertEqual((chosen.returncode, chosen.stderr), (0, ""))
                 missing = self.run_weir(*words, "--device", "2")

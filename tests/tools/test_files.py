@@ -147,8 +147,8 @@ class Input(Case):
             self.assertEqual(lines[1].split(",")[0], "-")
         ran = piped(["replay", "-"], b"neither\n")
         self.assertEqual(ran.returncode, 2)
-        self.assertEqual(ran.stderr.decode(), "weir replay: standard input: neither a .weirtrace, a CSV trace, "
-                                              "a PyTorch snapshot nor an RMM log\n")
+        self.assertEqual(ran.stderr.decode(), "weir replay: standard input: unknown format; expected a .weirtrace, a "
+                                              "CSV trace, a PyTorch snapshot or an RMM log\n")
 
     def test_both_at_once(self):
         ran = piped(["export", "-", "--format", "csv", "-o", "-"], SMALL.encode())

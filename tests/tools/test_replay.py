@@ -320,7 +320,7 @@ class Replay(Case):
         nothing.write_text("op,id,bytes,stream,t_us\n")
         ran = self.expect(weir("replay", nothing, "--fit"), 2)
         self.assertEqual((ran.stdout, ran.stderr),
-                         ("", "weir replay: nothing, balanced: the trace asks for no memory\n"))
+                         ("", "weir replay: nothing, balanced: the trace contains no allocation\n"))
         self.assertEqual(json.loads(self.expect(weir("replay", nothing, "--fit", "--format", "json"), 2)
                                     .stdout)["fits"], [])
 
@@ -1010,9 +1010,9 @@ class Top(Case):
         page.write_bytes(b"weirlive" + bytes(20000))
         try:
             ran = self.expect(weir("top", os.getpid(), "--once"), 2)
-            self.assertIn("another weir", ran.stderr)
+            self.assertIn("another version of weir", ran.stderr)
             page.write_bytes(b"something else" * 2000)
-            self.assertIn("no live page", self.expect(weir("top", os.getpid(), "--once"), 2).stderr)
+            self.assertIn("not a live page", self.expect(weir("top", os.getpid(), "--once"), 2).stderr)
         finally:
             page.unlink()
 

@@ -148,8 +148,8 @@ TEST(event_encoder, refuses_what_the_tables_do_not_have) {
   EXPECT_EQ(refusal({.other = 7, .kind = marker}), "event 0: a text is not in the table");
   EXPECT_EQ(refusal({.other = 8, .kind = allocate}), "");  // a stack's number plus one
   EXPECT_EQ(refusal({.other = 9, .kind = allocate}), "event 0: a stack is not in the table");
-  EXPECT_EQ(refusal({.kind = trace_kind{0}}), "event 0: there is no such kind of event");
-  EXPECT_EQ(refusal({.kind = trace_kind{18}}), "event 0: there is no such kind of event");
+  EXPECT_EQ(refusal({.kind = trace_kind{0}}), "event 0: unknown kind of event");
+  EXPECT_EQ(refusal({.kind = trace_kind{18}}), "event 0: unknown kind of event");
   EXPECT_EQ(refusal({.other = 99, .kind = reserve}), "") << "which it does not mean";
 }
 
@@ -169,12 +169,12 @@ TEST(event_encoder, tells_the_first_of_several_reasons) {
   EXPECT_EQ(refusal({.time = 10, .address = 0x80, .stream = 5, .kind = deallocate}),
             "event 1: a stream is not in the table");
   EXPECT_EQ(refusal({.time = 9, .address = 0x80, .kind = deallocate}),
-            "event 1: the time goes back");
+            "event 1: the time decreases");
   EXPECT_EQ(refusal({.time = 10, .address = 0x80, .kind = deallocate}),
-            "event 1: a block is named that was not allocated");
+            "event 1: an event names a block that was not allocated");
   EXPECT_EQ(refusal({.time = 9, .address = 0x40, .stream = 5, .kind = allocate}),
             "event 1: a stream is not in the table");
-  EXPECT_EQ(refusal({.time = 9, .address = 0x40, .kind = allocate}), "event 1: the time goes back");
+  EXPECT_EQ(refusal({.time = 9, .address = 0x40, .kind = allocate}), "event 1: the time decreases");
 }
 
 TEST(event_encoder, needs_no_tables_for_number_zero) {
@@ -300,10 +300,10 @@ TEST(event_decoder, refuses_numbers_that_do_not_fit) {
 }
 
 TEST(event_decoder, refuses_kinds_and_units_that_are_none) {
-  EXPECT_EQ(decoded(columns{.kinds = {'\0'}}), "there is no such kind of event");
-  EXPECT_EQ(decoded(columns{.kinds = "\x12"}), "there is no such kind of event");
-  EXPECT_EQ(decoded(columns{.unit = 0}), "there is no such unit of time");
-  EXPECT_EQ(decoded(columns{.unit = 2}), "there is no such unit of time");
+  EXPECT_EQ(decoded(columns{.kinds = {'\0'}}), "unknown kind of event");
+  EXPECT_EQ(decoded(columns{.kinds = "\x12"}), "unknown kind of event");
+  EXPECT_EQ(decoded(columns{.unit = 0}), "unknown unit of time");
+  EXPECT_EQ(decoded(columns{.unit = 2}), "unknown unit of time");
   EXPECT_EQ(decoded(columns{.unit = 1'000'000, .times = "\x01"}), "0.001000000 s reserve\n");
 }
 
@@ -318,7 +318,7 @@ TEST(event_decoder, refuses_times_that_do_not_fit_or_go_back) {
   event_decoder decoder;
   EXPECT_EQ(decoded(decoder, columns{.times = "\x05"}.content(), 1), "0.000000005 s reserve\n");
   EXPECT_EQ(decoded(decoder, columns{.times = "\x05"}.content(), 1), "0.000000005 s reserve\n");
-  EXPECT_EQ(decoded(decoder, columns{.times = "\x04"}.content(), 1), "the time goes back");
+  EXPECT_EQ(decoded(decoder, columns{.times = "\x04"}.content(), 1), "the time decreases");
 }
 
 TEST(event_decoder, refuses_blocks_that_cannot_be_meant) {
@@ -333,25 +333,25 @@ TEST(event_decoder, refuses_blocks_that_cannot_be_meant) {
   using enum trace_kind;
   event_decoder decoder;
   const auto read = [&](const std::string& content) { return decoded(decoder, content, 1); };
-  EXPECT_EQ(read(frame(deallocate, zigzag(1))), "a block is named that was not allocated");
+  EXPECT_EQ(read(frame(deallocate, zigzag(1))), "an event names a block that was not allocated");
   EXPECT_EQ(read(frame(allocate, zigzag(0x100), 40, 3)),
             "0.000000000 s allocate 0x100 size 40 stream 3\n");
-  EXPECT_EQ(read(frame(deallocate, zigzag(2))), "a block is named that was not allocated");
+  EXPECT_EQ(read(frame(deallocate, zigzag(2))), "an event names a block that was not allocated");
   EXPECT_EQ(read(frame(record_stream, zigzag(1), zigzag(2), zigzag(1))),
             "0.000000000 s record_stream 0x100 size 42 stream 4\n");
   EXPECT_EQ(read(frame(record_stream, zigzag(1), 0, zigzag(2))), "a stream is not in the table");
   EXPECT_EQ(read(frame(record_stream, zigzag(1), 0, zigzag(std::uint64_t{0} - 4))),
             "a stream is not in the table");  // below 0
-  EXPECT_EQ(read(frame(reusable, 0)), "a block is reusable that was not freed before");
-  EXPECT_EQ(read(frame(allocate, zigzag(0x100))), "a block is allocated where one lives");
+  EXPECT_EQ(read(frame(reusable, 0)), "a block becomes reusable before its free");
+  EXPECT_EQ(read(frame(allocate, zigzag(0x100))), "a block is allocated over a live block");
   EXPECT_EQ(read(frame(allocate, zigzag(0x200), UINT64_MAX - 39)),
-            "more bytes are live than there are addresses");
+            "the live bytes exceed the address space");
   EXPECT_EQ(read(frame(deallocate, zigzag(1))),
             "0.000000000 s deallocate 0x100 size 40 stream 3\n");
   EXPECT_EQ(read(frame(deallocate, zigzag(1))), "a block is used after its free");
   EXPECT_EQ(read(frame(record_stream, zigzag(1))), "a block is used after its free");
   EXPECT_EQ(read(frame(reusable, 0)), "0.000000000 s reusable 0x100 size 40 stream 3\n");
-  EXPECT_EQ(read(frame(reusable, 0)), "a block is reusable that was not freed before");
+  EXPECT_EQ(read(frame(reusable, 0)), "a block becomes reusable before its free");
   EXPECT_EQ(read(frame(allocate, zigzag(0x100))), "0.000000000 s allocate 0x100\n");
   EXPECT_EQ(read(frame(deallocate, zigzag(2))), "a block is named whose place another one has");
   EXPECT_EQ(read(frame(deallocate, zigzag(1))), "0.000000000 s deallocate 0x100\n");

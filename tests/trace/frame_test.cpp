@@ -122,29 +122,30 @@ TEST(frame, is_read_back_one_after_the_other) {
 TEST(frame, says_what_is_wrong_with_it) {
   EXPECT_EQ(read_first(raw_frame{}.file()), "abc");
   const std::string whole = raw_frame{}.file();
-  EXPECT_EQ(read_first(whole.substr(0, 16 + 19)), "the file is cut in a frame's header");
-  EXPECT_EQ(read_first(whole.substr(0, 16 + 20)), "the file is cut in a frame");
-  EXPECT_EQ(read_first(whole.substr(0, whole.size() - 1)), "the file is cut in a frame");
+  EXPECT_EQ(read_first(whole.substr(0, 16 + 19)), "the file ends within a frame's header");
+  EXPECT_EQ(read_first(whole.substr(0, 16 + 20)), "the file ends within a frame");
+  EXPECT_EQ(read_first(whole.substr(0, whole.size() - 1)), "the file ends within a frame");
   for (const auto begin :
        {"\0\0\0\0"sv, "\x04\0\0\0"sv, "\x02\x02\0\0"sv, "\x02\0\x01\0"sv, "\x02\0\0\x01"sv})
-    EXPECT_EQ(read_first(raw_frame{.begin = std::string{begin}}.file()), "no frame begins here");
+    EXPECT_EQ(read_first(raw_frame{.begin = std::string{begin}}.file()),
+              "not the start of a frame");
   for (const auto begin : {"\x01\0\0\0"sv, "\x03\0\0\0"sv})
     EXPECT_EQ(read_first(raw_frame{.begin = std::string{begin}}.file()), "abc");
   std::string changed = whole;
   changed.back() = 'd';
   EXPECT_EQ(read_first(changed), "a frame's checksum is wrong");
-  EXPECT_EQ(read_first(raw_frame{.size = 4}.file()), "a frame's sizes contradict each other");
+  EXPECT_EQ(read_first(raw_frame{.size = 4}.file()), "a frame's sizes are inconsistent");
 }
 
 TEST(frame, names_no_size_beyond_the_limits) {
-  const auto none_has = "a frame names a size that none has";
+  const auto none_has = "a frame's size is invalid";
   EXPECT_EQ(read_first(raw_frame{.records = trace::most_records}.file()), "abc");
   EXPECT_EQ(read_first(raw_frame{.records = trace::most_records + 1}.file()), none_has);
   EXPECT_EQ(read_first(raw_frame{.stored = trace::most_frame_bytes}.file()),
-            "the file is cut in a frame");
+            "the file ends within a frame");
   EXPECT_EQ(read_first(raw_frame{.stored = trace::most_frame_bytes + 1}.file()), none_has);
   EXPECT_EQ(read_first(raw_frame{.size = trace::most_frame_bytes}.file()),
-            "a frame's sizes contradict each other");
+            "a frame's sizes are inconsistent");
   EXPECT_EQ(read_first(raw_frame{.size = trace::most_frame_bytes + 1}.file()), none_has);
 }
 
@@ -405,7 +406,7 @@ TEST_F(file_writer_test, stays_failed) {
   const trace_event wrong{.kind = trace_kind{}};
   const auto refused = file.write_events({&wrong, 1}, {});
   EXPECT_EQ(refused.code(), errc::invalid_argument);
-  EXPECT_EQ(refused.error().detail, "event 0: there is no such kind of event");
+  EXPECT_EQ(refused.error().detail, "event 0: unknown kind of event");
   EXPECT_EQ(file.write_events(events_, {}).error().detail, refused.error().detail);
   EXPECT_EQ(file.write_names().error().detail, refused.error().detail);
   EXPECT_EQ(file.finish().error().detail, refused.error().detail);
@@ -449,7 +450,7 @@ TEST_F(file_writer_test, says_what_cannot_be_done) {
   ASSERT_TRUE(std::filesystem::create_directory(folder_.path("a")));
   const auto finished = file.finish();
   EXPECT_EQ(finished.code(), errc::system);
-  EXPECT_EQ(finished.error().detail, part_ + ": cannot be renamed: Is a directory");
+  EXPECT_EQ(finished.error().detail, part_ + ": could not be renamed: Is a directory");
 }
 
 }  // namespace

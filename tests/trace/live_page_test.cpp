@@ -108,14 +108,14 @@ TEST_F(live_page_tests, of_all_processes_are_those_that_run) {
   found = own();
   EXPECT_EQ(found.views.size(), 1u);
   ASSERT_EQ(found.refused.size(), 1u);
-  EXPECT_EQ(found.refused.front().detail, garbled + ": is no live page");
+  EXPECT_EQ(found.refused.front().detail, garbled + ": not a live page (bad header); skipped");
   EXPECT_THAT(to_string(found), HasSubstr("\nrefused invalid_argument: "));
   const std::string pipe = live::path_of(::getpid(), 1001);
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   found = own();
   ::unlink(pipe.c_str());
   EXPECT_EQ(found.refused.size(), 2u);
-  EXPECT_THAT(to_string(found), HasSubstr(pipe + ": is no live page"));
+  EXPECT_THAT(to_string(found), HasSubstr(pipe + ": not a live page (bad header); skipped"));
 
   // What a process of the same number left is not this one's, whoever wrote it.
   constexpr timespec long_ago{.tv_sec = 1'000'000'000, .tv_nsec = 0};
@@ -582,7 +582,7 @@ TEST_F(live_page_tests, refuse_a_period_that_would_disturb) {
   const auto refused = live_page::publish(memory, {.period = std::chrono::milliseconds{9}});
   ASSERT_FALSE(refused);
   EXPECT_EQ(errc::invalid_argument, refused.error().code);
-  EXPECT_EQ("a live page's period is too short", refused.error().detail);
+  EXPECT_EQ("the live page's period is too short", refused.error().detail);
   EXPECT_TRUE(live_page::publish(memory, {.period = std::chrono::milliseconds{10}}));
 }
 
@@ -747,15 +747,16 @@ TEST_F(strange_page_tests, come_by_number_and_other_files_do_not_count) {
 
 TEST_F(strange_page_tests, of_no_process_are_none) {
   EXPECT_EQ("not_found: process " + std::to_string(process_) +
-                " publishes no live page: run it with WEIR_LIVE=on, or by weir record",
+                " publishes no live page; start it with WEIR_LIVE=on or under weir record",
             read());
 }
 
 TEST_F(strange_page_tests, that_are_none_are_refused) {
   const std::string path = file("1", sizeof(live::page) - 1);
-  EXPECT_EQ("invalid_argument: " + path + ": is no live page", read());
+  EXPECT_EQ("invalid_argument: " + path + ": not a live page (bad header); skipped", read());
   EXPECT_EQ(0, ::truncate(path.c_str(), sizeof(live::page)));
-  EXPECT_EQ("invalid_argument: " + path + ": is no live page", read());  // it has no magic
+  EXPECT_EQ("invalid_argument: " + path + ": not a live page (bad header); skipped",
+            read());  // it has no magic
   ::unlink(path.c_str());
   ASSERT_EQ(0, ::symlink("/dev/null", path.c_str()));
   EXPECT_THAT(read(), HasSubstr("system: " + path));
@@ -779,13 +780,14 @@ TEST_F(strange_page_tests, that_are_cut_while_they_are_read_are_refused) {
     while (source.requests.load() == 0) std::this_thread::sleep_for(std::chrono::milliseconds{1});
     EXPECT_EQ(0, ::truncate(files_[0].c_str(), 0));
   }};
-  EXPECT_EQ("invalid_argument: " + files_[0] + ": is no live page", read());
+  EXPECT_EQ("invalid_argument: " + files_[0] + ": not a live page (bad header); skipped", read());
   cutter.join();
 }
 
 TEST_F(strange_page_tests, of_another_version_are_refused) {
   live::page& source = page("1", young());
-  const auto refusal = "bad_version: " + files_[0] + ": was written by another weir";
+  const auto refusal =
+      "bad_version: " + files_[0] + ": written by another version of weir; skipped";
   ++source.version;
   EXPECT_EQ(refusal, read());
   --source.version;

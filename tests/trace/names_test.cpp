@@ -101,8 +101,8 @@ TEST(names, of_peaks_have_numbers_of_64_bits) {
 
 TEST(names, that_do_not_exist_are_refused) {
   recording read;
-  EXPECT_STREQ(decode_names("\0\x01"sv, 1, read), "there is no such name");
-  EXPECT_STREQ(decode_names("\x0e\x01"sv, 1, read), "there is no such name");
+  EXPECT_STREQ(decode_names("\0\x01"sv, 1, read), "unknown name");
+  EXPECT_STREQ(decode_names("\x0e\x01"sv, 1, read), "unknown name");
 }
 
 TEST(names, of_stacks_have_frames_that_are_there) {

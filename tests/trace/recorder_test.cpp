@@ -671,7 +671,7 @@ TEST_F(recorder_test, says_so_when_the_disk_is_full) {
   const auto done = recorder->stop();
   small.reset();
   EXPECT_EQ(done.code(), errc::system);
-  EXPECT_EQ(done.error().detail, part() + ": cannot be written: File too large");
+  EXPECT_EQ(done.error().detail, part() + ": could not be written: File too large");
   EXPECT_EQ(recorder->flush().error().detail, done.error().detail);
   const auto errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
@@ -728,11 +728,11 @@ TEST_F(recorder_test, refuses_what_cannot_work) {
     EXPECT_EQ(started.error().detail, why);
     EXPECT_EQ(folder_.files(), 0u);
   };
-  refused({.ring_events = 15}, "ring_events is 16 to 2^24");
-  refused({.ring_events = (1 << 24) + 1}, "ring_events is 16 to 2^24");
-  refused({.level = -1}, "a level is 0 to 19");
-  refused({.level = 20}, "a level is 0 to 19");
-  refused({.flush_every = 0ms}, "flush_every is a millisecond or more");
+  refused({.ring_events = 15}, "ring_events must be from 16 to 2^24");
+  refused({.ring_events = (1 << 24) + 1}, "ring_events must be from 16 to 2^24");
+  refused({.level = -1}, "level must be from 0 to 19");
+  refused({.level = 20}, "level must be from 0 to 19");
+  refused({.flush_every = 0ms}, "flush_every must be at least 1 ms");
   EXPECT_EQ(recorder::start("").code(), errc::invalid_argument);
   EXPECT_EQ(recorder::start(folder_.path("no/such")).code(), errc::system);
   EXPECT_EQ(folder_.files(), 0u);

@@ -288,7 +288,7 @@ TEST(trace_file, gives_everything_before_a_cut) {
     const auto read = read_trace_from(std::string_view{whole}.substr(0, length)).value();
     ASSERT_TRUE(read.damage) << length;
     EXPECT_LE(read.damage->offset, length);
-    EXPECT_THAT(read.damage->reason, ::testing::AnyOf(HasSubstr("cut"), HasSubstr("no end")));
+    EXPECT_THAT(read.damage->reason, ::testing::AnyOf(HasSubstr("ends within"), HasSubstr("no end")));
     expect_beginning(read, recorded);
     EXPECT_GE(read.events.size(), most);
     most = read.events.size();
@@ -296,12 +296,13 @@ TEST(trace_file, gives_everything_before_a_cut) {
   EXPECT_EQ(most, recorded.events.size());
   // In the header there is nothing before it.
   const auto header = read_trace_from(std::string_view{whole}.substr(0, 15)).value();
-  EXPECT_EQ(header.damage->reason, "the file is cut in its header");
+  EXPECT_EQ(header.damage->reason, "the file ends within its header");
   EXPECT_EQ(header.damage->offset, 15u);
   EXPECT_THAT(header.streams, ElementsAre(0));
   EXPECT_THAT(header.threads, ElementsAre(0));
   const auto nothing = read_trace_from(std::string_view{whole}.substr(0, 16)).value();
-  EXPECT_EQ(nothing.damage->reason, "the file has no end: its writer was stopped, or it was cut");
+  EXPECT_EQ(nothing.damage->reason,
+            "the file has no end: the recording was interrupted, or the file was cut");
   EXPECT_EQ(nothing.damage->offset, 16u);
 }
 
@@ -311,7 +312,7 @@ TEST(trace_file, has_as_many_events_as_its_end_says) {
     trace::put_frame(bytes, trace::frame_kind::end, 1, content, nullptr, 0);
     const auto read = read_trace_from(bytes).value();
     ASSERT_TRUE(read.damage);
-    EXPECT_EQ(read.damage->reason, "the end names another count of events");
+    EXPECT_EQ(read.damage->reason, "the number of events differs from the one at the end");
     EXPECT_EQ(read.damage->offset, 16u);
   }
 }
@@ -322,13 +323,13 @@ TEST(trace_file, says_in_which_frame_names_and_events_are_wrong) {
   const std::size_t first = bytes.size();
   trace::put_frame(bytes, trace::frame_kind::names, 1, "\x77", nullptr, 0);
   const auto names = read_trace_from(bytes).value();
-  EXPECT_EQ(names.damage->reason, "there is no such name");
+  EXPECT_EQ(names.damage->reason, "unknown name");
   EXPECT_EQ(names.damage->offset, first);
   EXPECT_THAT(names.streams, ElementsAre(7));
   bytes.resize(first);
   trace::put_frame(bytes, trace::frame_kind::events, 1, "\x01\x77", nullptr, 0);
   const auto events = read_trace_from(bytes).value();
-  EXPECT_EQ(events.damage->reason, "there is no such kind of event");
+  EXPECT_EQ(events.damage->reason, "unknown kind of event");
   EXPECT_EQ(events.damage->offset, first);
 }
 
@@ -346,7 +347,7 @@ TEST(trace_file, gives_everything_before_damage) {
   const auto longer = read_trace_from(whole + "x").value();
   ASSERT_TRUE(longer.damage);
   EXPECT_EQ(longer.damage->offset, whole.size());
-  EXPECT_EQ(longer.damage->reason, "something follows the end");
+  EXPECT_EQ(longer.damage->reason, "data follows the end of the trace");
   EXPECT_EQ(longer.events, recorded.events);
 }
 
@@ -394,7 +395,7 @@ TEST(trace_file, believes_no_size) {
   // A header that names four gigabytes is refused before they are allocated.
   std::string huge = frame_of(1, "x");
   huge.replace(trace::file_header_size + 12, 4, "\xff\xff\xff\xff");
-  EXPECT_THAT(read_trace_from(huge).value().damage->reason, HasSubstr("size that none has"));
+  EXPECT_THAT(read_trace_from(huge).value().damage->reason, HasSubstr("size is invalid"));
 }
 
 TEST(trace_file, keeps_to_limits) {
@@ -443,13 +444,13 @@ TEST(trace_file, refuses_recordings_that_cannot_be) {
   const trace_event allocated{.address = 1, .size = 1, .kind = trace_kind::allocate};
   const trace_event freed{.address = 1, .size = 1, .kind = trace_kind::deallocate};
   const trace_event reusable{.address = 1, .size = 1, .kind = trace_kind::reusable};
-  refused({freed}, "event 0: a block is named that was not allocated");
-  refused({allocated, allocated}, "event 1: a block is allocated where one lives");
+  refused({freed}, "event 0: an event names a block that was not allocated");
+  refused({allocated, allocated}, "event 1: a block is allocated over a live block");
   refused({allocated, freed, freed}, "event 2: a block is used after its free");
-  refused({allocated, reusable}, "event 1: a block is reusable that was not freed before");
-  refused({{.kind = trace_kind{}}}, "event 0: there is no such kind of event");
+  refused({allocated, reusable}, "event 1: a block becomes reusable before its free");
+  refused({{.kind = trace_kind{}}}, "event 0: unknown kind of event");
   refused({{.time = 2, .kind = trace_kind::reserve}, {.time = 1, .kind = trace_kind::reserve}},
-          "event 1: the time goes back");
+          "event 1: the time decreases");
   refused({{.stream = 1, .kind = trace_kind::allocate}}, "event 0: a stream is not in the table");
   refused({{.other = 1, .kind = trace_kind::allocate}}, "event 0: a stack is not in the table");
   refused({{.other = 0, .kind = trace_kind::marker}}, "event 0: a text is not in the table");

@@ -165,7 +165,7 @@ function readNames(content, count, out) {
   };
   for (let i = 0; i < count; ++i) {
     const read = entries[bytes.take(1)[0]];
-    if (!read) throw new Damage('there is no such name');
+    if (!read) throw new Damage('unknown name');
     read();
   }
   if (bytes.left) throw new Damage('a frame of names is longer than it says');
@@ -196,10 +196,10 @@ class EventReader {
     const bytes = new ByteReader(content, 'a frame of events is shorter than it says');
     const unit = bytes.varint();
     const kindsOf = bytes.take(count);
-    if (![1, 1000, 1000000].includes(unit)) throw new Damage('there is no such unit of time');
+    if (![1, 1000, 1000000].includes(unit)) throw new Damage('unknown unit of time');
     const byKind = Array.from({ length: lastKind + 1 }, () => []);
     kindsOf.forEach((kind, i) => {
-      if (kind < 1 || kind > lastKind) throw new Damage('there is no such kind of event');
+      if (kind < 1 || kind > lastKind) throw new Damage('unknown kind of event');
       byKind[kind].push(first + i);
     });
     out.kind.set(kindsOf, first);
@@ -230,11 +230,11 @@ class EventReader {
       from += out.time[i] * unit;
       if (from >= 2 ** 64) throw new Damage('a time is out of range');
       out.time[i] = from;
-      if (from < this.lastTime) throw new Damage('the time goes back');
+      if (from < this.lastTime) throw new Damage('the time decreases');
       this.lastTime = from;
       if (isOfBlock(kind)) {
         const number = (kind === kinds.reusable ? freed : addresses.length) - unzigzag(out.address[i]);
-        if (!(number >= 0 && number < addresses.length)) throw new Damage('a block is named that was not allocated');
+        if (!(number >= 0 && number < addresses.length)) throw new Damage('an event names a block that was not allocated');
         const address = addresses[number];
         const block = blocks.get(address);
         if (block.number !== number) throw new Damage('a block is named whose place another one has');
@@ -272,14 +272,14 @@ class EventReader {
     const address = out.address[i];
     const block = blocks.get(address);
     if (kind === kinds.allocate) {
-      if (block && block.live) throw new Damage('a block is allocated where one lives');
+      if (block && block.live) throw new Damage('a block is allocated over a live block');
       blocks.set(address, { number: addresses.length, size: out.size[i], stream: out.stream[i], live: true, pending: false });
       addresses.push(address);
       return;
     }
     if (!isOfBlock(kind)) return;
     if (kind === kinds.reusable) {
-      if (!block.pending) throw new Damage('a block is reusable that was not freed before');
+      if (!block.pending) throw new Damage('a block becomes reusable before its free');
       block.pending = false;
       return;
     }
@@ -297,13 +297,13 @@ const [fileHeader, frameHeader, mostRecords, mostFrame] = [16, 20, 1 << 20, 1 <<
 
 // A frame: {kind, records, content, size: of all of it}. Lengths are compared with what is there before they are trusted.
 function readFrame(bytes, at) {
-  if (bytes.length - at < frameHeader) throw new Damage("the file is cut in a frame's header");
+  if (bytes.length - at < frameHeader) throw new Damage("the file ends within a frame's header");
   const view = new DataView(bytes.buffer, bytes.byteOffset + at, frameHeader);
   const [kind, codec] = [bytes[at], bytes[at + 1]];
   const [records, stored, size, checksum] = [4, 8, 12, 16].map((offset) => view.getUint32(offset, true));
-  if (kind < 1 || kind > 3 || codec > 1 || bytes[at + 2] || bytes[at + 3]) throw new Damage('no frame begins here');
-  if (records > mostRecords || stored > mostFrame || size > mostFrame) throw new Damage('a frame names a size that none has');
-  if (stored > bytes.length - at - frameHeader) throw new Damage('the file is cut in a frame');
+  if (kind < 1 || kind > 3 || codec > 1 || bytes[at + 2] || bytes[at + 3]) throw new Damage('not the start of a frame');
+  if (records > mostRecords || stored > mostFrame || size > mostFrame) throw new Damage("a frame's size is invalid");
+  if (stored > bytes.length - at - frameHeader) throw new Damage('the file ends within a frame');
   let content = bytes.subarray(at + frameHeader, at + frameHeader + stored);
   if (crc32(content, crc32(bytes.subarray(at, at + 16))) !== checksum) throw new Damage("a frame's checksum is wrong");
   if (codec === 1) {
@@ -315,7 +315,7 @@ function readFrame(bytes, at) {
     }
     if (!content || content.length !== size) throw new Damage("a frame's compression is damaged");
   } else if (stored !== size) {
-    throw new Damage("a frame's sizes contradict each other");
+    throw new Damage("a frame's sizes are inconsistent");
   }
   return { kind, records, content, size: frameHeader + stored };
 }
@@ -324,7 +324,7 @@ function readFrame(bytes, at) {
 async function readTrace(bytes, pause) {
   const out = new Recording();
   if (bytes.length < fileHeader) {
-    out.damage = { offset: bytes.length, reason: 'the file is cut in its header' };
+    out.damage = { offset: bytes.length, reason: 'the file ends within its header' };
     return out.finish();
   }
   const view = new DataView(bytes.buffer, bytes.byteOffset, fileHeader);
@@ -337,20 +337,20 @@ async function readTrace(bytes, pause) {
   try {
     for (let ended = false; !ended;) {
       await pause();
-      if (at === bytes.length) throw new Damage('the file has no end: its writer was stopped, or it was cut');
+      if (at === bytes.length) throw new Damage('the file has no end: the recording was interrupted, or the file was cut');
       const frame = readFrame(bytes, at);
       inflated += frame.content.length;
       if (inflated > fileLimits.bytes) throw new FileProblem('it is larger than a page takes: weir report shows all of it');
       if (frame.kind === 1) readNames(frame.content, frame.records, out);
       if (frame.kind === 2) events.read(frame.content, frame.records);
       if (frame.kind === 3) {
-        const total = new ByteReader(frame.content, 'the end names another count of events').varint();
-        if (total !== out.count) throw new Damage('the end names another count of events');
+        const total = new ByteReader(frame.content, 'the number of events differs from the one at the end').varint();
+        if (total !== out.count) throw new Damage('the number of events differs from the one at the end');
         ended = true;
       }
       at += frame.size;
     }
-    if (at !== bytes.length) throw new Damage('something follows the end');
+    if (at !== bytes.length) throw new Damage('data follows the end of the trace');
   } catch (problem) {
     if (!(problem instanceof Damage)) throw problem;
     out.damage = { offset: at, reason: problem.reason };

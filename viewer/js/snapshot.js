@@ -77,13 +77,13 @@ class Unpickler {
   step() {
     const op = String.fromCharCode(this.little(1));
     if (op === '.') {
-      if (this.marks.length || this.stack.length !== 1) throw new Damage('the pickle stops in the middle');
+      if (this.marks.length || this.stack.length !== 1) throw new Damage('the pickle is incomplete');
       return false;
     }
     const instruction = this.instructions[op];
     if (instruction) instruction();
-    else if (refused.has(op)) throw new Damage(`the pickle builds objects of classes (${refused.get(op)}), which is refused`);
-    else throw new Damage('an instruction that data does not need');
+    else if (refused.has(op)) throw new Damage(`the pickle creates objects of classes (${refused.get(op)}), which is refused`);
+    else throw new Damage('an instruction that snapshots do not use');
     return true;
   }
 
@@ -91,7 +91,7 @@ class Unpickler {
     const at = (count, go) => () => go(this.little(count));
     const tuples = { '\x85': 1, '\x86': 2, '\x87': 3 };
     return {
-      '\x80': at(1, (protocol) => { if (protocol < 2 || protocol > 5) throw new Damage("the pickle's protocol is none of 2 to 5"); }),
+      '\x80': at(1, (protocol) => { if (protocol < 2 || protocol > 5) throw new Damage("unsupported pickle protocol; expected 2 to 5"); }),
       '\x95': () => this.take(8),  // a frame, for readers that read ahead
       '(': () => {
         if (this.marks.length >= mostMarks) throw new Damage('the pickle is nested too deep');
@@ -133,14 +133,14 @@ class Unpickler {
   }
 
   take(count) {
-    if (count > this.bytes.length - this.at) throw new Damage('the pickle ends too early');
+    if (count > this.bytes.length - this.at) throw new Damage('the pickle is incomplete');
     this.at += count;
     return this.bytes.subarray(this.at - count, this.at);
   }
 
   // By hand: nearly every instruction comes here.
   little(count) {
-    if (count > this.bytes.length - this.at) throw new Damage('the pickle ends too early');
+    if (count > this.bytes.length - this.at) throw new Damage('the pickle is incomplete');
     let value = 0;
     for (let i = this.at + count - 1; i >= this.at; --i) value = value * 256 + this.bytes[i];
     this.at += count;
@@ -185,7 +185,7 @@ class Unpickler {
   }
 
   text(size) {
-    if (size > this.bytes.length - this.at) throw new Damage('the pickle ends too early');
+    if (size > this.bytes.length - this.at) throw new Damage('the pickle is incomplete');
     this.push(new PickleText(this.take(size)));
   }
 
@@ -205,8 +205,8 @@ class Unpickler {
   extend(type, count) {
     if (this.available() < count + 1) throw new Damage('the pickle takes what it did not put there');
     const target = this.stack.at(-1 - count);
-    if (!(target instanceof PickleContainer) || target.type !== type) throw new Damage('something is added to what is no list or dict');
-    if (target.closed) throw new Damage('a container is changed that is part of another');
+    if (!(target instanceof PickleContainer) || target.type !== type) throw new Damage('an item is added to a value that is not a list or dict');
+    if (target.closed) throw new Damage('a nested container is changed');
     this.moveIn(target, this.pop(count));
   }
 
@@ -226,7 +226,7 @@ class Unpickler {
   moveIn(target, values) {
     for (const value of values) {
       if (!(value instanceof PickleContainer)) continue;
-      if (value === target) throw new Damage('a container is put into itself');
+      if (value === target) throw new Damage('a container contains itself');
       value.closed = true;
       target.height = Math.max(target.height, value.height + 1);
       if (target.height > mostLevels) throw new Damage('the pickle is nested too deep');
@@ -241,7 +241,7 @@ class Unpickler {
   }
 
   recall(number) {
-    if (number >= this.memo.length) throw new Damage('the memo has no such entry');
+    if (number >= this.memo.length) throw new Damage('an unknown memo entry is used');
     this.push(this.memo[number]);
   }
 }
@@ -374,7 +374,7 @@ class SnapshotReader {
   async read(pause) {
     const segments = isDict(this.root) ? this.root.find('segments') : this.root;
     const traces = member(this.root, 'device_traces');
-    if (!(segments instanceof PickleContainer) || segments.type !== 'list') throw noSnapshot('there is no list of segments');
+    if (!(segments instanceof PickleContainer) || segments.type !== 'list') throw noSnapshot('expected a list of segments');
     this.device = this.chooseDevice(segments, traces);
     const entries = this.entriesOf(traces);
     await pause();
@@ -392,7 +392,7 @@ class SnapshotReader {
     const extentOf = (device) => all.get(device) ?? all.set(device, { bytes: 0, events: 0 }).get(device);
     for (const segment of segments.values) {
       this.step();
-      if (!isDict(segment)) throw noSnapshot('a segment is no dict');
+      if (!isDict(segment)) throw noSnapshot('expected a dict for each segment');
       let size = naturalOf(segment, 'total_size');
       if (!size) {
         for (const block of elementsOf(segment.find('blocks'))) {
@@ -464,7 +464,7 @@ class SnapshotReader {
     }
     for (const segment of segments.values) {
       this.step();
-      if (!isDict(segment)) throw noSnapshot('a segment is no dict');
+      if (!isDict(segment)) throw noSnapshot('expected a dict for each segment');
       if (naturalOf(segment, 'device') !== this.device) continue;
       let address = naturalOf(segment, 'address');
       const label = { stream: segment.find('stream'), pool: segment.find('segment_pool_id') };

@@ -170,8 +170,8 @@ test('what is no recording is refused, and everything stays', () => openPacked(s
     ['header.weirtrace', header, "the trace's header is damaged"],
     ['cut.gz', gzipSync(trace).subarray(0, 4000), 'its compression is damaged, or it is cut'],
     ['cut.zst', stored(trace).subarray(0, 4000), 'the compression is damaged'],
-    ['class.pickle', Buffer.from('\x80\x02cos\nsystem\n.', 'latin1'), 'offset 2: the pickle builds objects of classes (GLOBAL), which is refused'],
-    ['number.pickle', Buffer.from('\x80\x02K\x05.', 'latin1'), 'not a PyTorch snapshot: there is no list of segments'],
+    ['class.pickle', Buffer.from('\x80\x02cos\nsystem\n.', 'latin1'), 'offset 2: the pickle creates objects of classes (GLOBAL), which is refused'],
+    ['number.pickle', Buffer.from('\x80\x02K\x05.', 'latin1'), 'not a PyTorch snapshot: expected a list of segments'],
   ];
   for (const [name, bytes, reason] of cases) {
     await drop(page, name, bytes);
@@ -189,10 +189,10 @@ test('what is damaged is shown up to the damage', () => openPacked(small(), {}, 
   };
   const flipped = Buffer.from(trace);
   flipped[1000] ^= 4;
-  assert.deepEqual(await damageOf(trace.subarray(0, 10)), [0, '10: the file is cut in its header']);
-  assert.deepEqual(await damageOf(trace.subarray(0, 16)), [0, '16: the file has no end: its writer was stopped, or it was cut']);
-  assert.deepEqual(await damageOf(trace.subarray(0, 30)), [0, "16: the file is cut in a frame's header"]);
-  assert.deepEqual(await damageOf(Buffer.concat([trace, Buffer.from('x')])).then(([, damage]) => damage), `${trace.length}: something follows the end`);
+  assert.deepEqual(await damageOf(trace.subarray(0, 10)), [0, '10: the file ends within its header']);
+  assert.deepEqual(await damageOf(trace.subarray(0, 16)), [0, '16: the file has no end: the recording was interrupted, or the file was cut']);
+  assert.deepEqual(await damageOf(trace.subarray(0, 30)), [0, "16: the file ends within a frame's header"]);
+  assert.deepEqual(await damageOf(Buffer.concat([trace, Buffer.from('x')])).then(([, damage]) => damage), `${trace.length}: data follows the end of the trace`);
   assert.match((await damageOf(flipped))[1], /^\d+: a frame's checksum is wrong$/);
   assert.equal((await damageOf(trace))[1], null);
 }));

@@ -109,19 +109,19 @@ test('pickles are read as data, or refused', () => openPacked({}, {}, async (pag
     ['\x80\x02K\x05\x94h\x00\x86.', { tuple: [5, 5] }], ['\x80\x02K\x05q\x00h\x00\x86.', { tuple: [5, 5] }], ['\x80\x02K\x05r\x00\x00\x00\x00j\x00\x00\x00\x00\x86.', { tuple: [5, 5] }],
     ['\x80\x02K\x05q\x00K\x06q\x00h\x00\x87.', { tuple: [5, 6, 6] }], ['\x80\x02K\x01K\x020.', 1],
     [deep(32), 'offset'], [deep(33), 'offset 66: the pickle is nested too deep'],
-    ['\x80\x06.', "offset 0: the pickle's protocol is none of 2 to 5"], ['\x80\x01.', "offset 0: the pickle's protocol is none of 2 to 5"], ['\x80\x02.', 'offset 2: the pickle stops in the middle'], ['\x80\x02NN.', 'offset 4: the pickle stops in the middle'],
-    ['\x80\x02(N.', 'offset 4: the pickle stops in the middle'], [`\x80\x02${'('.repeat(65)}`, 'offset 66: the pickle is nested too deep'],
-    ['\x80\x02', 'offset 2: the pickle ends too early'], ['\x80\x02K', 'offset 2: the pickle ends too early'], ['\x80\x02J\x01\x02', 'offset 2: the pickle ends too early'], ['\x80\x02\x8a\x05\x01', 'offset 2: the pickle ends too early'],
-    ['\x80\x02G\x00', 'offset 2: the pickle ends too early'], ['\x80\x02\x8c\x05hi', 'offset 2: the pickle ends too early'], ['\x80\x02\x95\x00', 'offset 2: the pickle ends too early'],
+    ['\x80\x06.', "offset 0: unsupported pickle protocol; expected 2 to 5"], ['\x80\x01.', "offset 0: unsupported pickle protocol; expected 2 to 5"], ['\x80\x02.', 'offset 2: the pickle is incomplete'], ['\x80\x02NN.', 'offset 4: the pickle is incomplete'],
+    ['\x80\x02(N.', 'offset 4: the pickle is incomplete'], [`\x80\x02${'('.repeat(65)}`, 'offset 66: the pickle is nested too deep'],
+    ['\x80\x02', 'offset 2: the pickle is incomplete'], ['\x80\x02K', 'offset 2: the pickle is incomplete'], ['\x80\x02J\x01\x02', 'offset 2: the pickle is incomplete'], ['\x80\x02\x8a\x05\x01', 'offset 2: the pickle is incomplete'],
+    ['\x80\x02G\x00', 'offset 2: the pickle is incomplete'], ['\x80\x02\x8c\x05hi', 'offset 2: the pickle is incomplete'], ['\x80\x02\x95\x00', 'offset 2: the pickle is incomplete'],
     ['\x80\x020', 'offset 2: the pickle takes what it did not put there'], ['\x80\x02N(0', 'offset 4: the pickle takes what it did not put there'], ['\x80\x02K\x01\x86', 'offset 4: the pickle takes what it did not put there'],
     ['\x80\x02t', 'offset 2: the pickle takes what it did not put there'], ['\x80\x02]e', 'offset 3: the pickle takes what it did not put there'], ['\x80\x02Na', 'offset 3: the pickle takes what it did not put there'], ['\x80\x02\x94', 'offset 2: the pickle takes what it did not put there'],
     ['\x80\x02](a', 'offset 4: the pickle takes what it did not put there'],
-    ['\x80\x02NNa', 'offset 4: something is added to what is no list or dict'], ['\x80\x02}Na', 'offset 4: something is added to what is no list or dict'], ['\x80\x02)Na', 'offset 4: something is added to what is no list or dict'],
+    ['\x80\x02NNa', 'offset 4: an item is added to a value that is not a list or dict'], ['\x80\x02}Na', 'offset 4: an item is added to a value that is not a list or dict'], ['\x80\x02)Na', 'offset 4: an item is added to a value that is not a list or dict'],
     ['\x80\x02(Nd', 'offset 4: a dict has a key without a value'], ['\x80\x02}(Nu', 'offset 5: a dict has a key without a value'],
-    ['\x80\x02]q\x00]h\x00ah\x00Na', 'offset 12: a container is changed that is part of another'], ['\x80\x02]q\x00h\x00a', 'offset 7: a container is put into itself'],
-    ['\x80\x02Nq\x02', 'offset 3: the memo has a gap'], ['\x80\x02h\x00', 'offset 2: the memo has no such entry'], ['\x80\x02\xfe', 'offset 2: an instruction that data does not need'],
+    ['\x80\x02]q\x00]h\x00ah\x00Na', 'offset 12: a nested container is changed'], ['\x80\x02]q\x00h\x00a', 'offset 7: a container contains itself'],
+    ['\x80\x02Nq\x02', 'offset 3: the memo has a gap'], ['\x80\x02h\x00', 'offset 2: an unknown memo entry is used'], ['\x80\x02\xfe', 'offset 2: an instruction that snapshots do not use'],
     ...Object.entries({ c: 'GLOBAL', '\x93': 'STACK_GLOBAL', R: 'REDUCE', b: 'BUILD', i: 'INST', o: 'OBJ', '\x81': 'NEWOBJ', '\x92': 'NEWOBJ_EX', '\x82': 'EXT', '\x83': 'EXT', '\x84': 'EXT', P: 'PERSID', Q: 'PERSID' })
-      .map(([op, name]) => [`\x80\x02${op}`, `offset 2: the pickle builds objects of classes (${name}), which is refused`]),
+      .map(([op, name]) => [`\x80\x02${op}`, `offset 2: the pickle creates objects of classes (${name}), which is refused`]),
   ];
   for (const [text, expected] of cases) {
     const found = await read(text);
@@ -207,37 +207,37 @@ test('every damage of a trace is named', () => openPacked({}, {}, async (page) =
   const raw = (count, bytes) => frame(2, count, bytes);
   const shorter = 'a frame of events is shorter than it says';
   const cases = [
-    [[frame(4, 0, [])], 'no frame begins here'], [[frame(0, 0, [])], 'no frame begins here'], [[frame(1, 0, [], { codec: 2 })], 'no frame begins here'], [[frame(1, 0, [], { pad: 1 })], 'no frame begins here'],
-    [[frame(1, (1 << 20) + 1, [])], 'a frame names a size that none has'], [[frame(1, 0, [], { size: (1 << 26) + 1 })], 'a frame names a size that none has'],
+    [[frame(4, 0, [])], 'not the start of a frame'], [[frame(0, 0, [])], 'not the start of a frame'], [[frame(1, 0, [], { codec: 2 })], 'not the start of a frame'], [[frame(1, 0, [], { pad: 1 })], 'not the start of a frame'],
+    [[frame(1, (1 << 20) + 1, [])], "a frame's size is invalid"], [[frame(1, 0, [], { size: (1 << 26) + 1 })], "a frame's size is invalid"],
     [[frame(1, 0, [], { wrong: 1 })], "a frame's checksum is wrong"],
-    [[frame(1, 0, [], { size: 1 })], "a frame's sizes contradict each other"], [[frame(1, 0, [1, 2], { codec: 1 })], "a frame's compression is damaged"],
+    [[frame(1, 0, [], { size: 1 })], "a frame's sizes are inconsistent"], [[frame(1, 0, [1, 2], { codec: 1 })], "a frame's compression is damaged"],
     [[frame(1, 1, [...stored(Buffer.from('ab'))], { codec: 1, size: 3 })], "a frame's compression is damaged"],
     [[frame(1, 1, [])], 'a frame of names is shorter than it says'], [[frame(1, 1, [1, 5, 65])], 'a frame of names is shorter than it says'], [[frame(1, 1, [3, 128])], 'a frame of names is shorter than it says'],
-    [[frame(1, 1, [14])], 'there is no such name'], [[frame(1, 1, [0])], 'there is no such name'], [[frame(1, 0, [1])], 'a frame of names is longer than it says'],
+    [[frame(1, 1, [14])], 'unknown name'], [[frame(1, 1, [0])], 'unknown name'], [[frame(1, 0, [1])], 'a frame of names is longer than it says'],
     [[frame(1, 1, [7, 5])], 'a stack is cut'], [[frame(1, 1, [7])], 'a stack is cut'], [[frame(1, 1, [7, 1, 0])], 'a stack names a frame that is not there'],
     [[frame(1, 2, [7, 0, 1])], 'a frame of names is shorter than it says'],
-    [[raw(1, [])], shorter], [[raw(2, [1, 1])], shorter], [[raw(0, [2])], 'there is no such unit of time'], [[raw(1, [1, 0])], 'there is no such kind of event'], [[raw(1, [1, 18])], 'there is no such kind of event'],
+    [[raw(1, [])], shorter], [[raw(2, [1, 1])], shorter], [[raw(0, [2])], 'unknown unit of time'], [[raw(1, [1, 0])], 'unknown kind of event'], [[raw(1, [1, 18])], 'unknown kind of event'],
     [[raw(1, [1, 15])], shorter], [[raw(2, [1, 15, 15, 1, 5])], shorter], [[raw(1, [1, 15, 2, 0, 0])], 'a column is longer than its events'], [[raw(1, [1, 15, 0, 0])], shorter],
     [[raw(1, [1, 15, 0, 2, 0, 0])], 'a column is longer than its events'], [[raw(0, [1, 0, 0])], 'a frame of events is longer than it says'],
     [[raw(1, [1, 15, 11, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2, 0])], shorter],
     [[events({ kind: 5, values: [0, 0, 0, 2 ** 32] })], 'a number is out of range'], [[events({ kind: 5, values: [0, 0, 0, 0, 0, 65536] })], 'a number is out of range'],
     [[events({ kind: 14, values: [0, 0, 0, 0, 0, 0, 65536] })], 'a number is out of range'], [[events({ kind: 12, values: [0, 0, 0, 0, 0, 0, 0, 65536] })], 'a number is out of range'],
-    [[eventFrame([{ kind: 14, time: 2n ** 64n - 1n }], 1000)], 'a time is out of range'], [[events({ kind: 14, time: 5 }), events({ kind: 14, time: 4 })], 'the time goes back', 1],
-    [[events(free)], 'a block is named that was not allocated'], [[events(alloc(), { kind: 2, values: [1] })], 'a block is named that was not allocated'],
+    [[eventFrame([{ kind: 14, time: 2n ** 64n - 1n }], 1000)], 'a time is out of range'], [[events({ kind: 14, time: 5 }), events({ kind: 14, time: 4 })], 'the time decreases', 1],
+    [[events(free)], 'an event names a block that was not allocated'], [[events(alloc(), { kind: 2, values: [1] })], 'an event names a block that was not allocated'],
     [[events(alloc(), free, { kind: 1, values: [0, 1] }, { kind: 4, values: [4] })], 'a block is named whose place another one has'],
     [[events(alloc(), { kind: 2, values: [2, 0, 0, 1] })], 'a stream is not in the table'], [[events(alloc([1]))], 'a stream is not in the table'], [[events(alloc([0, 0, 1]))], 'a thread is not in the table'],
     [[events(alloc([0, 0, 0, 1]))], 'a tag is not in the table'], [[events(alloc([0, 0, 0, 0, 1]))], 'a pool is not in the table'], [[events({ kind: 5, values: [0, 0, 0, 0, 1] })], 'a stream is not in the table'],
     [[events({ kind: 15 })], 'a text is not in the table'], [[events(alloc([0, 1]))], 'a stack is not in the table'], [[events(alloc(), { kind: 2, values: [2, 0, 0, 0, 1] })], 'a stack is not in the table'],
-    [[events(alloc(), { kind: 1, values: [0, 1] })], 'a block is allocated where one lives'], [[events(alloc(), { kind: 3 })], 'a block is reusable that was not freed before'],
-    [[events(alloc(), free, { kind: 3 }, { kind: 3 })], 'a block is reusable that was not freed before'], [[events(alloc(), free, free)], 'a block is used after its free'],
-    [[events(alloc(), free, { kind: 4, values: [2] })], 'a block is used after its free'], [[end(1)], 'the end names another count of events'], [[frame(3, 1, [])], 'the end names another count of events'],
+    [[events(alloc(), { kind: 1, values: [0, 1] })], 'a block is allocated over a live block'], [[events(alloc(), { kind: 3 })], 'a block becomes reusable before its free'],
+    [[events(alloc(), free, { kind: 3 }, { kind: 3 })], 'a block becomes reusable before its free'], [[events(alloc(), free, free)], 'a block is used after its free'],
+    [[events(alloc(), free, { kind: 4, values: [2] })], 'a block is used after its free'], [[end(1)], 'the number of events differs from the one at the end'], [[frame(3, 1, [])], 'the number of events differs from the one at the end'],
   ];
   for (const [parts, reason, good = 0] of cases) {
     const before = 16 + parts.slice(0, good).reduce((sum, part) => sum + part.length, 0);
     const found = await readTraceIn(page, file(...parts, end(0)));
     assert.deepEqual([found.damage, found.events.length], [`${before}: ${reason}`, good], reason);
   }
-  assert.equal((await readTraceIn(page, file(frame(1, 0, [1, 2, 3]).subarray(0, 22)))).damage, '16: the file is cut in a frame');
+  assert.equal((await readTraceIn(page, file(frame(1, 0, [1, 2, 3]).subarray(0, 22)))).damage, '16: the file ends within a frame');
   assert.equal(await readTraceIn(page, Buffer.concat([header(3), end(0)])), 'the trace has version 3, not 1 to 2');
   assert.equal(await readTraceIn(page, Buffer.concat([header(0), end(0)])), 'the trace has version 0, not 1 to 2');
   assert.deepEqual((await readTraceIn(page, Buffer.concat([header(1), end(0)]))).damage, null);
