@@ -33,33 +33,58 @@ void stream_registry::remove(stream_id id) noexcept {
   if (const auto known = find(id); known != streams_.end()) streams_.erase(known);
 }
 
-std::uint64_t stream_registry::add_source(stream_source source) {
-  auto shared = std::make_shared<const stream_source>(std::move(source));
+/// Those that ask have locks that the end of what a source holds may take: it ends in
+/// remove_source(), never here.
+class stream_registry::asked_sources {
+ public:
+  explicit asked_sources(stream_registry& from) : from_{from} {
+    const std::lock_guard lock{from_.mutex_};
+    all_ = from_.sources_;
+    for (const auto& each : all_) ++each->threads;
+  }
+  ~asked_sources() {
+    {
+      const std::lock_guard lock{from_.mutex_};
+      for (auto& each : all_) {
+        --each->threads;
+        each.reset();
+      }
+    }
+    from_.answered_.notify_all();
+  }
+  asked_sources(const asked_sources&) = delete;
+  asked_sources& operator=(const asked_sources&) = delete;
+
+  [[nodiscard]] const std::vector<std::shared_ptr<source>>& all() const noexcept { return all_; }
+
+ private:
+  stream_registry& from_;
+  std::vector<std::shared_ptr<source>> all_;
+};
+
+std::uint64_t stream_registry::add_source(stream_source ask) {
   const std::lock_guard lock{mutex_};
-  sources_.emplace_back(next_key_, std::move(shared));
+  sources_.push_back(std::make_shared<source>(next_key_, std::move(ask)));
   has_sources_.store(true, std::memory_order_release);
   return next_key_++;
 }
 
 void stream_registry::remove_source(std::uint64_t key) noexcept {
-  std::shared_ptr<const stream_source> last;  // what it holds goes without the lock
-  const std::lock_guard lock{mutex_};
+  std::shared_ptr<source> last;  // what it holds goes without the lock
+  std::unique_lock lock{mutex_};
   const auto registered = std::find_if(sources_.begin(), sources_.end(),
-                                       [&](const auto& source) { return source.first == key; });
+                                       [&](const auto& each) { return each->key == key; });
   if (registered == sources_.end()) return;
-  last = std::move(registered->second);
+  last = std::move(*registered);
   sources_.erase(registered);
   has_sources_.store(!sources_.empty(), std::memory_order_release);
+  answered_.wait(lock, [&] { return last->threads == 0; });
 }
 
 void stream_registry::query_sources() {
-  std::vector<std::shared_ptr<const stream_source>> sources;
-  {
-    const std::lock_guard lock{mutex_};
-    for (const auto& [key, source] : sources_) sources.push_back(source);
-  }
+  const asked_sources sources{*this};
   std::vector<stream_ref> streams;
-  for (const auto& source : sources) (*source)(streams);
+  for (const auto& each : sources.all()) each->ask(streams);
   for (const stream_ref& stream : streams)
     if (stream.known_id() != stream_id{}) add(stream);
 }

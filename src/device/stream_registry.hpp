@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -35,6 +36,7 @@ class stream_registry {
   [[nodiscard]] std::uint64_t registration_of(stream_id id) noexcept;
 
   [[nodiscard]] std::uint64_t add_source(stream_source source);
+  /// Waits until no other thread is inside the source, which is then not called any more.
   void remove_source(std::uint64_t key) noexcept;
 
   /// Queries the sources; then returns all streams, if any was added since `seen`, which becomes
@@ -42,12 +44,23 @@ class stream_registry {
   [[nodiscard]] std::vector<entry> added_since(std::uint64_t& seen);
 
  private:
+  struct source {
+    source(std::uint64_t number, stream_source asked) : key{number}, ask{std::move(asked)} {}
+
+    const std::uint64_t key;
+    const stream_source ask;
+    int threads = 0;  ///< that are inside it now; with the mutex
+  };
+  /// Keeps the sources that there are from being removed.
+  class asked_sources;
+
   void query_sources();
   [[nodiscard]] std::vector<entry>::iterator find(stream_id id) noexcept;
 
   std::mutex mutex_;
   std::vector<entry> streams_;
-  std::vector<std::pair<std::uint64_t, std::shared_ptr<const stream_source>>> sources_;
+  std::vector<std::shared_ptr<source>> sources_;
+  std::condition_variable answered_;  // notified when a source has no thread inside any more
   std::uint64_t next_key_ = 1;
   std::atomic<std::uint64_t> additions_{0};
   std::atomic<bool> has_sources_{false};

@@ -5,10 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "device/device_fixture.hpp"
 #include "device/state.hpp"
@@ -173,6 +176,37 @@ TEST_F(stream_registry_test, WhatASourceHoldsGoesWithItsRegistration) {
     EXPECT_EQ(held.use_count(), 2) << "a registration keeps its runtime";
   }
   EXPECT_EQ(held.use_count(), 1);
+}
+
+TEST_F(stream_registry_test, TheEndOfARegistrationWaitsForThoseWhoAskItsSource) {
+  std::promise<void> inside;
+  std::promise<void> leave;
+  std::atomic<bool> left{false};
+  bool ended_behind_the_call = false;
+  std::thread::id ended_by;
+  const auto end_of_held = [&](void*) {
+    ended_behind_the_call = left;
+    ended_by = std::this_thread::get_id();
+  };
+  std::optional registration{
+      watch_streams(device_at(0), [&, held = std::shared_ptr<void>{nullptr, end_of_held}](
+                                      std::vector<stream_ref>&) {
+        inside.set_value();
+        leave.get_future().wait();
+        left = true;
+      }).value()};
+  auto asking = std::async(std::launch::async, [&] { return all_ids().size(); });
+  inside.get_future().wait();
+  auto told = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    leave.set_value();
+  });
+  registration.reset();
+  EXPECT_TRUE(left) << "its source may still use what its owner destroys next";
+  EXPECT_TRUE(ended_behind_the_call);
+  EXPECT_EQ(ended_by, std::this_thread::get_id());
+  EXPECT_EQ(asking.get(), 0u);
+  told.get();
 }
 
 TEST_F(stream_registry_test, AnEmptySourceIsRefused) {

@@ -40,7 +40,9 @@ WEIR_API result<void> unwatch_stream(const stream_ref& stream);
 /// not call weir, wait or throw. Streams it has named are watched from then on.
 using stream_source = std::function<void(std::vector<stream_ref>& known)>;
 
-/// A stream_source stays until this goes.
+/// A stream_source stays until this goes. When it has gone the source is not called any more: its
+/// end waits for other threads that are inside the source, so it must not come with a lock that the
+/// source takes, nor inside the source.
 class WEIR_API stream_source_registration {
  public:
   stream_source_registration() noexcept = default;
