@@ -302,11 +302,17 @@ bool accounts::any_limit() const noexcept {
   });
 }
 
+std::uint64_t accounts::claimed(tag tag) const noexcept {
+  return tag.number() < tags_.size() && tags_[tag.number()] != nullptr
+             ? tags_[tag.number()]->claimed
+             : 0;
+}
+
 bool accounts::may_allocate(tag tag, std::uint64_t more) const noexcept {
   const std::uint64_t most = limit(tag);
   if (most == bytes::max().count()) return true;
   enter_page();
-  const std::uint64_t live = tags_[tag.number()]->sums.allocated.current;
+  const std::uint64_t live = tags_[tag.number()]->sums.allocated.current + claimed(tag);
   return live <= most && more <= most - live;
 }
 

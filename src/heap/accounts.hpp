@@ -208,7 +208,13 @@ class accounts {
   [[nodiscard]] bool limited(tag tag) const noexcept { return limited(tag.number()); }
   [[nodiscard]] bool limited(std::uint16_t tag_number) const noexcept;
   [[nodiscard]] bool any_limit() const noexcept;
-  /// Whether so much more may be live with the tag.
+  /// While it lives, so much more of a tag with a limit counts as live for may_allocate(): of a
+  /// request that looks for room, perhaps without the lock for a while. With the lock on either
+  /// end.
+  class claim;
+  /// How much of the tag requests claim now.
+  [[nodiscard]] std::uint64_t claimed(tag tag) const noexcept;
+  /// Whether so much more may be live with the tag, beside what is claimed.
   [[nodiscard]] bool may_allocate(tag tag, std::uint64_t more) const noexcept;
   [[nodiscard]] std::uint64_t limit(tag tag) const noexcept { return limit(tag.number()); }
   [[nodiscard]] std::uint64_t limit(std::uint16_t tag_number) const noexcept;
@@ -233,6 +239,7 @@ class accounts {
   struct tag_entry {
     ledger sums;
     std::uint64_t limit = bytes::max().count();
+    std::uint64_t claimed = 0;
   };
 
   /// What was counted of one account since its ledgers last knew.
@@ -278,6 +285,23 @@ class accounts {
   std::vector<cell> cells_;                       // by account number
   std::unordered_map<std::uint64_t, account_number> private_;
   std::vector<account_number> unused_;  // private numbers that may be given again
+};
+
+class accounts::claim {
+ public:
+  claim(accounts& books, tag tag, std::uint64_t more) noexcept
+      : entry_{books.limited(tag) ? books.tags_[tag.number()].get() : nullptr}, more_{more} {
+    if (entry_ != nullptr) entry_->claimed += more_;
+  }
+  ~claim() {
+    if (entry_ != nullptr) entry_->claimed -= more_;
+  }
+  claim(const claim&) = delete;
+  claim& operator=(const claim&) = delete;
+
+ private:
+  tag_entry* const entry_;
+  const std::uint64_t more_;
 };
 
 }}}  // namespace weir::v0::heap

@@ -135,6 +135,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
     return fail(errc::out_of_memory);
   result<block_index> room = no_block;
   try {
+    const accounts::claim claimed{accounts_, tag, complete.units * unit};
     room = to.address == 0 ? search.find_room() : search.find_room_at(to.address);
   } catch (const callback_exception&) {
     count_failure();

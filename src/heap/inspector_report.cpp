@@ -56,7 +56,7 @@ observe::shortage inspector::shortage_of(bytes size, tag tag, stream_slot slot) 
                           .limit_is_ceiling = core_.placement_.reserved_limit < core_.own_limit_,
                           .device_total = core_.placement_.device.total_memory().count()};
   if (const ledger* const counted = core_.accounts_.of(tag))
-    about.tag_live = counted->allocated.current;
+    about.tag_live = counted->allocated.current + core_.accounts_.claimed(tag);
   const std::uint64_t active = core_.accounts_.total().active.current;
   about.free = about.reserved - std::min(about.reserved, active);
   for (const auto& each : core_.pools_) {

@@ -608,6 +608,26 @@ TEST(accounts_test, the_footprint_counts_accounts_tags_and_pools) {
   EXPECT_GE(grew_by(), first_private_account * 2 * sizeof(void*));
 }
 
+TEST(accounts_test, what_is_claimed_counts_against_the_limit_while_the_claim_lives) {
+  accounts books;
+  books.set_limit(first, 2048);
+  {
+    const accounts::claim one{books, first, 1024};
+    const accounts::claim two{books, first, 512};
+    const accounts::claim unlimited{books, second, 4096};
+    EXPECT_EQ(books.claimed(first), 1536u);
+    EXPECT_EQ(books.claimed(second), 0u);
+    EXPECT_TRUE(books.may_allocate(first, 512));
+    EXPECT_FALSE(books.may_allocate(first, 513));
+    EXPECT_TRUE(books.may_allocate(second, ~std::uint64_t{0}));
+    books.allocated(books.number_of(pool_id{}, first).value(), 512, 512);
+    EXPECT_FALSE(books.may_allocate(first, 1));
+  }
+  EXPECT_EQ(books.claimed(first), 0u);
+  EXPECT_TRUE(books.may_allocate(first, 1536));
+  EXPECT_FALSE(books.may_allocate(first, 1537));
+}
+
 TEST(accounts_test, a_limit_counts_all_pools) {
   accounts books;
   books.add_pool(pool_id{3});

@@ -2,6 +2,7 @@
 // Limits, of all memory and of tags, and the callbacks that are asked before a request fails.
 #include <chrono>
 #include <future>
+#include <optional>
 #include <stdexcept>
 
 #include "heap/heap_fixture.hpp"
@@ -9,6 +10,7 @@
 namespace weir::testing_support { namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 using limits_test = heap_test;
 
@@ -122,6 +124,27 @@ TEST_F(limits_test, a_tags_limit_holds_for_caches_to_come) {
   std::thread{fill}.join();
   EXPECT_EQ(memory.stats(weights).hits, 0u) << "counted by the heap alone";
   EXPECT_EQ(memory.stats(weights).failures, 2u);
+}
+
+TEST_F(limits_test, a_tags_limit_holds_for_a_request_from_inside_a_request) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const tag_scope as{weights};
+  ASSERT_TRUE(memory.set_limit(weights, 10_MiB));
+  std::optional<errc> inner;
+  const auto registration = memory.before_growth([&](bytes) {
+    const auto more = memory.try_allocate(8_MiB, stream);
+    inner = code_of(more);
+    if (!more) EXPECT_THAT(more.error().detail, HasSubstr("10 MiB"));
+    return false;
+  });
+  void* const p = memory.allocate(8_MiB, stream);
+  EXPECT_EQ(inner, errc::limit_exceeded);
+  EXPECT_EQ(memory.stats(weights).allocated.peak, 8_MiB);
+  EXPECT_EQ(memory.stats(weights).failures, 1u);
+  memory.deallocate(p, stream);
+  memory.deallocate(memory.allocate(10_MiB, stream), stream);
+  EXPECT_EQ(check(memory), "");
 }
 
 TEST_F(limits_test, the_limit_of_what_has_no_tag_holds_through_the_caches) {
