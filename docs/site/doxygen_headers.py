@@ -90,7 +90,8 @@ def from_c(text):
 def as_in_cuda(lines):
     out = []
     for line in lines:
-        if re.match(r"\s*(?:[A-Za-z_].*[;,]|[A-Z_a-z0-9]+ = .*)\s*(?://.*)?$", line) and not (out and is_comment(out[-1])):
+        named = re.match(r"\s*(?:[A-Za-z_].*[;,]|[A-Z_a-z0-9]+ = .*|(?:enum|struct|union) .*\{)\s*(?://.*)?$", line)
+        if named and not (out and out[-1].lstrip().startswith("///")):
             out.append(" " * (len(line) - len(line.lstrip())) + "/// As in cuda.h.")
         out.append(line)
     return out

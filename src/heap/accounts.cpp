@@ -65,9 +65,9 @@ void ledger::raise_peaks(const ledger& part) noexcept {
 }
 
 live_amounts ledger::below_peaks() const noexcept {
-  const auto room = [](const gauge& live, std::uint64_t pending, const gauge& active) {
+  const auto room = [](const gauge& live, std::uint64_t waiting, const gauge& total) {
     return std::min(static_cast<std::int64_t>(live.peak - live.current),
-                    static_cast<std::int64_t>(active.peak - (live.current + pending)));
+                    static_cast<std::int64_t>(total.peak - (live.current + waiting)));
   };
   return {.requested = room(requested, pending_requested, active_requested),
           .allocated = room(allocated, pending, active),
