@@ -114,7 +114,9 @@ def tag(native):
         return "py3-none-" + elf_imports.platform((name, content) for name, content in native.items()
                                                   if content.startswith(b"\x7fELF") and "/torch_extensions/" not in name)
     except elf_imports.NotPortable as problem:
-        raise SystemExit(f"weir: this wheel would not run elsewhere: {problem}") from problem
+        # As from a compiler that is newer than elf_imports.py. Good enough to install here; ./dev wheel refuses it.
+        print(f"weir: this wheel is for this machine only: {problem}", file=sys.stderr, flush=True)
+        return tag({})
 
 
 URLS = {"Homepage": "", "Documentation": "/tree/main/docs", "Source": "", "Changelog": "/blob/main/CHANGELOG.md",

@@ -219,6 +219,12 @@ class Package(unittest.TestCase):
                                      "weir/lib/weir/libweir_preload.so": b"\x7fELF preload",
                                      "weir-0.1.2.data/data/share/man/man1/weir.1": b".TH"})
 
+    def test_what_is_not_portable_is_for_this_machine_only(self):
+        with unittest.mock.patch("sys.stderr") as said:
+            self.assertEqual(weir_backend.tag({"weir/lib/x.so": b"\x7fELF\x01\x01"}), f"py3-none-linux_{os.uname().machine}")
+        self.assertIn("this wheel is for this machine only: weir/lib/x.so expected a 64-bit",
+                      "".join(call.args[0] for call in said.write.mock_calls))
+
     def test_extensions_that_were_built_ahead_are_packed(self):
         fits = f"weir{weir_backend.version()}-torch2.11.0-cuda13-cxx11-cpython-312-x86_64-linux-gnu-0123456789ab.so"
         for folder, name in (("one", fits), ("one", "weir0.0.9-torch2.11.0.so"), ("two", fits), ("two", "notes.txt")):
