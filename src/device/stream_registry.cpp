@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "base/condition.hpp"
 #include "device/state.hpp"
 
 namespace weir { inline namespace v0 {
@@ -78,7 +79,7 @@ void stream_registry::remove_source(std::uint64_t key) noexcept {
   last = std::move(*registered);
   sources_.erase(registered);
   has_sources_.store(!sources_.empty(), std::memory_order_release);
-  answered_.wait(lock, [&] { return last->threads == 0; });
+  while (last->threads != 0) detail::wait_on(answered_, lock);
 }
 
 void stream_registry::query_sources() {
