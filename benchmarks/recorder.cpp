@@ -68,8 +68,10 @@ void burst(benchmark::State& state, observer_kind observed) {
   std::unique_ptr<recorder> running;
   if (observed == observer_kind::by_recorder) running = recorder::start(scratch()).value();
   observer_registration registration;
-  if (observed == observer_kind::by_nothing) registration = machine.memory.add_observer(nothing);
-  if (observed == observer_kind::by_recorder) registration = machine.memory.add_observer(*running);
+  if (observed == observer_kind::by_nothing)
+    registration = machine.memory.add_observer(nothing).value();
+  if (observed == observer_kind::by_recorder)
+    registration = machine.memory.add_observer(*running).value();
   for (auto _ : state) {
     const double from = thread_seconds();
     for (int i = 0; i < pairs; ++i) {
@@ -80,9 +82,9 @@ void burst(benchmark::State& state, observer_kind observed) {
     state.SetIterationTime((thread_seconds() - from) / pairs);
     if (running != nullptr) running->flush().value();
   }
-  registration.end();
+  registration.close();
   if (running != nullptr) {
-    running->stop().value();
+    running->close().value();
     state.counters["dropped"] = static_cast<double>(running->stats().dropped);
     std::filesystem::remove(scratch());
   }
@@ -99,14 +101,14 @@ void sustained(benchmark::State& state) {
   const stream own = stream::create(machine.gpu).value();
   const stream_ref queue = own;
   const auto running = recorder::start(scratch()).value();
-  observer_registration registration = machine.memory.add_observer(*running);
+  observer_registration registration = machine.memory.add_observer(*running).value();
   for (auto _ : state) {
     void* p = machine.memory.allocate(bytes{4096}, queue);
     benchmark::DoNotOptimize(p);
     machine.memory.deallocate(p, queue);
   }
-  registration.end();
-  running->stop().value();
+  registration.close();
+  running->close().value();
   state.SetItemsProcessed(2 * state.iterations());
   state.counters["bytes_per_event"] = static_cast<double>(running->stats().file_size.count()) /
                                       static_cast<double>(running->stats().written);

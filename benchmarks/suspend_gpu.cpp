@@ -99,12 +99,12 @@ void cycle(benchmark::State& state, const suspend_options& with, bool timed_susp
   report(state);
 }
 
-suspend_options keep_with(std::int64_t chunk) {
+suspend_options tie_to_graph(std::int64_t chunk) {
   return {.chunk = bytes{static_cast<std::uint64_t>(chunk) << 20}};
 }
 
-void suspend_keep(benchmark::State& state) { cycle(state, keep_with(state.range(0)), true); }
-void resume_keep(benchmark::State& state) { cycle(state, keep_with(state.range(0)), false); }
+void suspend_keep(benchmark::State& state) { cycle(state, tie_to_graph(state.range(0)), true); }
+void resume_keep(benchmark::State& state) { cycle(state, tie_to_graph(state.range(0)), false); }
 void suspend_pageable(benchmark::State& state) {
   cycle(state, {.to = host_memory_kind::pageable}, true);
 }

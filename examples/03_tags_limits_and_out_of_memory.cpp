@@ -80,7 +80,7 @@ int main() try {
   {
     const weir::tag_scope scope{spare.tag()};
     const auto refused = memory.try_allocate(30_MiB, stream);
-    expect(!refused && refused.code() == weir::errc::limit_exceeded, "a fifth result is refused");
+    expect(!refused && refused.code() == weir::errc::out_of_memory, "a fifth result is refused");
     if (!refused) std::printf("   %s\n", refused.error().message().c_str());
   }
 
@@ -89,7 +89,7 @@ int main() try {
     static_cast<void>(memory.allocate(64_MiB, stream));
     expect(false, "100 + 120 + 64 MiB do not fit into 256 MiB");
   } catch (const weir::out_of_memory& found) {  // also a std::bad_alloc
-    expect(found.reason().requested == 64_MiB, "it says what was asked for");
+    expect(found.reason().requested() == 64_MiB, "it says what was asked for");
     std::printf("\n%s\n", found.report().c_str());
   }
   const weir::memory_report why = memory.explain(64_MiB, stream);  // the same, as figures
@@ -98,11 +98,13 @@ int main() try {
 
   std::puts("\n4. A callback gives something up, and the request is met");
   int asked = 0;
-  const auto registered = memory.on_out_of_memory([&](weir::bytes needed) {
-    ++asked;
-    std::printf("   asked for %s\n", to_string(needed).c_str());
-    return spare.drop_all();
-  });
+  const auto registered = memory
+                              .on_out_of_memory([&](weir::bytes needed) {
+                                ++asked;
+                                std::printf("   asked for %s\n", to_string(needed).c_str());
+                                return spare.drop_all();
+                              })
+                              .value();
   void* const activation = memory.allocate(64_MiB, stream);
   expect(activation != nullptr && asked == 1, "one question was enough");
   expect(memory.stats(spare.tag()).blocks.current == 0, "the spare results are gone");

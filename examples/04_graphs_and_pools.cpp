@@ -106,11 +106,11 @@ void show_graph(weir::caching_allocator& memory, const weir::stream& stream) {
   memory.deallocate(second, stream);
   weir::driver::CUgraph graph = nullptr;
   check(call::stream_end_capture, cuda.stream_end_capture(stream.handle(), &graph)).value();
-  own.end();
+  own.end_capture();
   expect(reused, "what the capture freed was reused inside it");
 
   // The memory lives as long as the graph and every executable made of it.
-  own.keep_with(graph).value();
+  own.tie_to_graph(graph).value();
   own = {};
   weir::driver::CUgraphExec replay = nullptr;
   check(call::graph_instantiate, cuda.graph_instantiate(&replay, graph, 0)).value();

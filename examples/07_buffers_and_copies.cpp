@@ -84,12 +84,12 @@ int main() try {
     std::puts("   this device has no managed memory");
   } else {
     auto field = weir::unified_buffer<int>::zeroed(count, stream).value();
-    weir::fill(field.record_stream(stream).value(), 7, stream).value();
+    weir::fill(field.use_on(stream).value(), 7, stream).value();
     {
       auto view = field.view().value();  // waits for the stream
       expect(view[0] == 7 && view[count - 1] == 7, "the host sees what the device wrote");
       view[0] = 8;
-      expect(field.record_stream(stream).code() == weir::errc::not_ready,
+      expect(field.use_on(stream).code() == weir::errc::not_ready,
              "while the host has a view, no stream gets it");
     }
     if (gpu.capabilities().concurrent_managed_access) {

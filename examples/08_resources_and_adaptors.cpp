@@ -57,7 +57,7 @@ int main() try {
   expect(rows.size() == 7, "and logged, each with its free, below a header");
   std::printf("   %s   %s", rows[0].c_str(), rows[1].c_str());
   const auto refused = limited.try_allocate(65_MiB, stream);
-  expect(!refused && refused.code() == weir::errc::limit_exceeded, "65 MiB are over the budget");
+  expect(!refused && refused.code() == weir::errc::out_of_memory, "65 MiB are over the budget");
 
   std::puts("\n2. Managed memory where device memory runs out");
   const auto roomy =

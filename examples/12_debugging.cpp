@@ -97,7 +97,7 @@ int main() try {
     std::printf("   the first weight is %g\n", first);
     for (const weir::error& each : reported) std::printf("   %s\n", each.message().c_str());
     expect(first == 1 && reported.size() == 2 &&
-           reported.front().code == weir::errc::memory_damaged);
+           reported.front().code() == weir::errc::memory_damaged);
     reported.clear();
   }
 

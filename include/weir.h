@@ -395,6 +395,16 @@ WEIR_C_API weir_error weir_allocator_allocate(weir_allocator* allocator, uint64_
 WEIR_C_API weir_error weir_allocator_allocate_aligned(weir_allocator* allocator, uint64_t size,
                                                       uint64_t alignment, weir_stream* stream,
                                                       void** pointer);
+/* The same, but only of memory that is free for the stream now: no driver call, no wait, no new
+ * memory. weir_error_not_found: there is none; the out-of-memory handler is not called. */
+WEIR_C_API weir_error weir_allocator_allocate_cached(weir_allocator* allocator, uint64_t size,
+                                                     weir_stream* stream, void** pointer);
+/* The size of the block that a request of `size` bytes gets: the next multiple of 512.
+ * weir_error_size_overflow: there is none. */
+WEIR_C_API weir_error weir_allocator_rounded_size(uint64_t size, uint64_t* rounded);
+/* The size of the segment that a request of `size` bytes takes under PyTorch's rules, which pools
+ * with segments and the classic policies follow. */
+WEIR_C_API weir_error weir_segment_size(uint64_t size, uint64_t* segment);
 /* Freeing null does nothing. weir_error_foreign_pointer: not the start of a block of this
  * allocator; weir_error_double_free; weir_error_bad_stream: a stream of another device. */
 WEIR_C_API weir_error weir_allocator_deallocate(weir_allocator* allocator, void* pointer,
@@ -448,6 +458,15 @@ typedef struct weir_block_info {
 WEIR_C_API weir_error weir_allocator_find_block(weir_allocator* allocator, const void* address,
                                                 weir_block_info* block);
 
+/* The further streams of the block at `address`, by their numbers: of a live block those that
+ * record_stream named, of a freed one those that it still waits for. At most `capacity` are
+ * written; `count` is how many there are. Takes a snapshot. weir_error_foreign_pointer: no block
+ * begins there.
+ */
+WEIR_C_API weir_error weir_allocator_get_block_streams(weir_allocator* allocator,
+                                                       const void* address, uint64_t* streams,
+                                                       uint64_t capacity, uint64_t* count);
+
 /* Exact, of one moment; stops all threads' caches for a few microseconds. */
 WEIR_C_API weir_error weir_allocator_get_stats(weir_allocator* allocator, weir_memory_stats* stats);
 WEIR_C_API weir_error weir_allocator_get_tag_stats(weir_allocator* allocator, uint32_t tag,
@@ -462,7 +481,11 @@ typedef struct weir_tag_stats {
 WEIR_C_API weir_error weir_allocator_get_stats_by_tag(weir_allocator* allocator,
                                                       weir_tag_stats* tags, uint64_t capacity,
                                                       uint64_t* count);
+/* Every peak becomes the current value, of pools and tags as well. */
 WEIR_C_API weir_error weir_allocator_reset_peaks(weir_allocator* allocator);
+/* What is counted (allocations, frees, hits, misses, failures, handles, waits, events) begins anew
+ * at 0, of pools and tags as well. */
+WEIR_C_API weir_error weir_allocator_reset_counters(weir_allocator* allocator);
 /* What an out-of-memory report would say of such a request now: who holds the memory, and what
  * would help, a few lines. */
 WEIR_C_API weir_error weir_allocator_explain(weir_allocator* allocator, uint64_t size,
@@ -491,15 +514,14 @@ WEIR_C_API weir_error weir_allocator_release_stream(weir_allocator* allocator, w
 /* The most physical memory; WEIR_NO_LIMIT is none. What is over it stays until it is freed. Where
  * the allocator has a share of its card's budget (option `budget`), the smaller of this and of the
  * share's ceiling counts. */
-WEIR_C_API weir_error weir_allocator_set_limit(weir_allocator* allocator, uint64_t most);
+WEIR_C_API weir_error weir_allocator_set_limit(weir_allocator* allocator, uint64_t limit);
 /* As a fraction of the device's memory, above 0 and at most 1. */
-WEIR_C_API weir_error weir_allocator_set_limit_fraction(weir_allocator* allocator,
-                                                        double of_device);
+WEIR_C_API weir_error weir_allocator_set_limit_fraction(weir_allocator* allocator, double fraction);
 /* The limit that counts now: the smaller of the two. */
-WEIR_C_API weir_error weir_allocator_get_limit(weir_allocator* allocator, uint64_t* most);
-/* The most live memory with this tag; beyond it allocations are weir_error_limit_exceeded. */
+WEIR_C_API weir_error weir_allocator_get_limit(weir_allocator* allocator, uint64_t* limit);
+/* The most live memory with this tag; a request beyond it is weir_error_out_of_memory. */
 WEIR_C_API weir_error weir_allocator_set_tag_limit(weir_allocator* allocator, uint32_t tag,
-                                                   uint64_t most);
+                                                   uint64_t limit);
 
 /* --- Out of memory ---------------------------------------------------------------------------- */
 
@@ -520,8 +542,8 @@ WEIR_C_API weir_error weir_allocator_before_growth(weir_allocator* allocator,
 /* Ends the registration. A call of it that had begun on another thread may still be running. */
 WEIR_C_API weir_error weir_callback_close(weir_callback* registration);
 
-/* Called when a request has failed for want of memory (weir_error_out_of_memory or
- * weir_error_limit_exceeded), after everything else was tried: by weir_allocator_allocate, _aligned
+/* Called when a request has failed for want of memory (weir_error_out_of_memory), after everything
+ * else was tried: by weir_allocator_allocate, _aligned
  * and _native, and by weir_pool_allocate, at their outermost edge: no lock is held, no object of
  * weir's is on the stack, weir_last_error_message() describes the failure. It may
  *  - return 1: the request is tried again (it must have freed something, or it is called forever);
@@ -545,7 +567,7 @@ enum {
   weir_pool_exportable = 1 << 0, /* blocks can be shared with other processes; see Sharing */
   /* For captured graphs: its memory is never moved nor released while the handle is open, and it
    * serves streams that are being captured. */
-  weir_pool_retains = 1 << 1
+  weir_pool_for_graphs = 1 << 1
 };
 
 WEIR_C_API weir_error weir_pool_create(weir_allocator* allocator, const char* name, uint32_t flags,
@@ -767,7 +789,7 @@ WEIR_C_API weir_error weir_allocator_trim_backup(weir_allocator* allocator, uint
 
 /* The memory of one captured graph, private to it. Begin before the capture of the stream begins;
  * until weir_capture_end requests on that stream are served from a pool of its own, which keeps all
- * its memory as long as this handle, or a graph it was kept with, lives. */
+ * its memory as long as this handle, or a graph it was tied to, lives. */
 typedef struct weir_capture weir_capture;
 
 WEIR_C_API weir_error weir_capture_begin(weir_allocator* allocator, weir_stream* stream,
@@ -775,18 +797,18 @@ WEIR_C_API weir_error weir_capture_begin(weir_allocator* allocator, weir_stream*
 /* The capture is over: requests go their usual way again. Twice does no harm. */
 WEIR_C_API weir_error weir_capture_end(weir_capture* capture);
 /* Ties the memory to a CUgraph and every executable made of it from now on. */
-WEIR_C_API weir_error weir_capture_keep_with(weir_capture* capture, void* native_graph);
+WEIR_C_API weir_error weir_capture_tie_to_graph(weir_capture* capture, void* native_graph);
 /* A handle of its own to the pool, closed with weir_pool_close. */
 WEIR_C_API weir_error weir_capture_get_pool(weir_capture* capture, weir_pool** pool);
 WEIR_C_API weir_error weir_capture_close(weir_capture* capture);
 
 /* Says that captures may be under way, of whatever streams, as long as it is open: the allocator
  * queries no stream meanwhile, so that nothing it does can break one. For who captures without
- * weir_capture_begin, in pools that retain. */
-typedef struct weir_capture_notice weir_capture_notice;
-WEIR_C_API weir_error weir_capture_notice_open(weir_allocator* allocator,
-                                               weir_capture_notice** notice);
-WEIR_C_API weir_error weir_capture_notice_close(weir_capture_notice* notice);
+ * weir_capture_begin, in pools for graphs. */
+typedef struct weir_capture_guard weir_capture_guard;
+WEIR_C_API weir_error weir_capture_guard_open(weir_allocator* allocator,
+                                              weir_capture_guard** guard);
+WEIR_C_API weir_error weir_capture_guard_close(weir_capture_guard* guard);
 
 /* --- Snapshots -------------------------------------------------------------------------------- */
 
@@ -875,7 +897,7 @@ WEIR_C_API weir_error weir_recorder_marker(weir_recorder* recorder, const char* 
 WEIR_C_API weir_error weir_recorder_flush(weir_recorder* recorder);
 WEIR_C_API weir_error weir_recorder_get_stats(weir_recorder* recorder, weir_recorder_stats* stats);
 /* Ends the recording and closes the handle; says whether all was written. */
-WEIR_C_API weir_error weir_recorder_stop(weir_recorder* recorder);
+WEIR_C_API weir_error weir_recorder_close(weir_recorder* recorder);
 
 /* --- The driver's stream-ordered pools -------------------------------------------------------- */
 
@@ -925,6 +947,11 @@ enum {
 WEIR_C_API weir_error weir_stream_pool_create(weir_runtime* runtime, int32_t device,
                                               const weir_stream_pool_config* config,
                                               weir_stream_pool** pool);
+/* Whether weir_stream_pool_create would refuse the configuration on every device:
+ * weir_error_invalid_argument. Needs no driver. */
+WEIR_C_API weir_error weir_stream_pool_config_validate(const weir_stream_pool_config* config);
+/* The number of its device. */
+WEIR_C_API weir_error weir_stream_pool_get_device(weir_stream_pool* pool, int32_t* device);
 /* The device's own pool, which cudaMallocAsync uses too. A handle of its own each time; closing it
  * leaves the pool. */
 WEIR_C_API weir_error weir_stream_pool_open_default(weir_runtime* runtime, int32_t device,
@@ -947,6 +974,11 @@ WEIR_C_API weir_error weir_stream_pool_deallocate(weir_stream_pool* pool, void* 
                                                   weir_stream* stream);
 WEIR_C_API weir_error weir_stream_pool_deallocate_sized(weir_stream_pool* pool, void* pointer,
                                                         uint64_t size, weir_stream* stream);
+/* Work queued on `stream` until the memory is freed may use it, too: the stream of the free then
+ * waits for it. The stream may be of any device. weir_error_capture_forbidden: the stream is being
+ * captured. */
+WEIR_C_API weir_error weir_stream_pool_record_stream(weir_stream_pool* pool, void* pointer,
+                                                     weir_stream* stream);
 /* The CUmemoryPool. */
 WEIR_C_API weir_error weir_stream_pool_get_native(weir_stream_pool* pool, void** native);
 /* Each figure is of its own moment. */
@@ -1009,11 +1041,61 @@ typedef struct weir_block_pool_stats {
   uint64_t events;   /* recorded to know when memory is free for others */
 } weir_block_pool_stats;
 
-/* At most `threshold` bytes are cached; WEIR_NO_LIMIT caches everything. */
+enum {
+  /* A freed block waits for its own and the recorded streams alone before it goes to another
+   * stream, and not for the work of all streams that weir knows. */
+  weir_block_pool_declared_uses = 1 << 0
+};
+
+typedef struct weir_block_pool_options {
+  uint32_t struct_size;
+  uint32_t flags;     /* weir_block_pool_... */
+  uint64_t threshold; /* the most that is cached; WEIR_NO_LIMIT caches everything */
+} weir_block_pool_options;
+#define WEIR_BLOCK_POOL_OPTIONS_INIT \
+  { sizeof(weir_block_pool_options), 0, WEIR_NO_LIMIT }
+
+/* Memory from anywhere, for the pools made on it; two callbacks in place of the driver.
+ *
+ * `allocate` writes the address of `size` bytes on the pool's device, aligned to 512, that nothing
+ * uses any more, and returns weir_ok, or an error; weir_error_out_of_memory: there are none now.
+ * `native_stream` is the CUstream of the request; a bin pool passes the legacy one. `deallocate`
+ * gets what it wrote, with the same size; no work uses it any more. Called from any thread with the
+ * context of the device current, by a pool of an allocator with the allocator's lock held: they
+ * must not use that allocator or pool, nor wait for a thread that may. They must stay callable
+ * until the last pool made on the source is closed and its last block freed. */
+typedef weir_error (*weir_source_allocate)(void* context, uint64_t size, void* native_stream,
+                                           void** memory);
+typedef weir_error (*weir_source_deallocate)(void* context, void* memory, uint64_t size);
+typedef struct weir_memory_source {
+  uint32_t struct_size;
+  uint32_t reserved;
+  void* context;
+  weir_source_allocate allocate;
+  weir_source_deallocate deallocate;
+} weir_memory_source;
+
+/* `options` may be null: everything is cached. */
 WEIR_C_API weir_error weir_bin_pool_create(weir_runtime* runtime, int32_t device,
-                                           uint64_t threshold, weir_block_pool** pool);
+                                           const weir_block_pool_options* options,
+                                           weir_block_pool** pool);
+/* With blocks from `source` instead of from the driver. */
+WEIR_C_API weir_error weir_bin_pool_create_from_source(weir_runtime* runtime, int32_t device,
+                                                       const weir_block_pool_options* options,
+                                                       const weir_memory_source* source,
+                                                       weir_block_pool** pool);
 WEIR_C_API weir_error weir_pinned_pool_create(weir_runtime* runtime, int32_t device,
-                                              uint64_t threshold, weir_block_pool** pool);
+                                              const weir_block_pool_options* options,
+                                              weir_block_pool** pool);
+/* A private pool of an allocator in segments that come from `source`; weir_pool_close closes it.
+ * With `one_block` not 0, a segment is one block. */
+WEIR_C_API weir_error weir_pool_create_from_source(weir_allocator* allocator, const char* name,
+                                                   const weir_memory_source* source,
+                                                   int32_t one_block, weir_pool** pool);
+/* The number of its device. */
+WEIR_C_API weir_error weir_block_pool_get_device(weir_block_pool* pool, int32_t* device);
+/* The size of the block that a request of `size` bytes gets. weir_error_size_overflow: none. */
+WEIR_C_API weir_error weir_block_pool_rounded_size(uint64_t size, uint64_t* rounded);
 /* Releases all memory; blocks that are still live are reported to the error handler. */
 WEIR_C_API weir_error weir_block_pool_close(weir_block_pool* pool);
 /* As weir_allocator_...; an alignment of 0 is 256. A bin pool allocates on streams of its device, a
@@ -1040,7 +1122,8 @@ WEIR_C_API weir_error weir_block_pool_trim(weir_block_pool* pool, uint64_t keep,
 WEIR_C_API weir_error weir_block_pool_empty_cache(weir_block_pool* pool, uint64_t* released);
 /* From now on at most so much is cached. What is over it is released at once, after waiting for the
  * streams. */
-WEIR_C_API weir_error weir_block_pool_set_threshold(weir_block_pool* pool, uint64_t most);
+WEIR_C_API weir_error weir_block_pool_set_threshold(weir_block_pool* pool, uint64_t threshold);
+WEIR_C_API weir_error weir_block_pool_get_threshold(weir_block_pool* pool, uint64_t* threshold);
 
 /* --- Buffers ---------------------------------------------------------------------------------- */
 
@@ -1061,9 +1144,24 @@ typedef struct weir_buffer_info {
   uint64_t device_address; /* where devices see it */
 } weir_buffer_info;
 
-/* From an allocator. The stream must outlive the buffer, or be left with hand_over. */
-WEIR_C_API weir_error weir_buffer_create(weir_allocator* allocator, uint64_t size,
+/* What is in new memory: `flags` of the functions that create or take a buffer. */
+enum {
+  weir_buffer_zeroed = 1 << 0 /* zeros, by a fill queued on the stream; without it: undefined */
+};
+
+/* From an allocator. `flags`: 0 or weir_buffer_zeroed. The stream must outlive the buffer, or be
+ * left with hand_over. */
+WEIR_C_API weir_error weir_buffer_create(weir_allocator* allocator, uint64_t size, uint32_t flags,
                                          weir_stream* stream, weir_buffer** buffer);
+/* The same with the `size` bytes of `data`. The copy is queued: `data` must stay as it is until the
+ * stream has completed it. */
+WEIR_C_API weir_error weir_buffer_create_copy(weir_allocator* allocator, const void* data,
+                                              uint64_t size, weir_stream* stream,
+                                              weir_buffer** buffer);
+/* From a pool of blocks, and freed to it; weir_buffer_close frees on the stream. */
+WEIR_C_API weir_error weir_buffer_create_pooled(weir_block_pool* pool, uint64_t size,
+                                                uint32_t flags, weir_stream* stream,
+                                                weir_buffer** buffer);
 /* Straight from the driver (cuMemAlloc), nothing cached. */
 WEIR_C_API weir_error weir_buffer_create_plain(weir_runtime* runtime, int32_t device, uint64_t size,
                                                weir_buffer** buffer);
@@ -1079,27 +1177,21 @@ WEIR_C_API weir_error weir_buffer_get_info(weir_buffer* buffer, weir_buffer_info
 WEIR_C_API weir_error weir_buffer_resize(weir_buffer* buffer, uint64_t size);
 /* Of the same: belongs to `next` from now on, which waits for the old stream. */
 WEIR_C_API weir_error weir_buffer_hand_over(weir_buffer* buffer, weir_stream* next);
-/* Work on another stream than its own uses the buffer.
- *  - Of an allocator, and plain: called behind that work; the buffer's stream waits for what is
- *    queued on `stream` so far.
- *  - Of a pool: called while it is taken; what is queued on `stream` until it is freed may use it.
- *  - Managed: called before each piece of work, also on the stream it was created for;
- *    weir_error_not_ready: the host has the buffer. weir_error_bad_stream,
- *    weir_error_not_permitted: on a device without concurrent managed access, the memory is
- *    attached to another stream, or to the host.
- *  - Pinned: weir_error_not_supported. */
+/* Of buffers of an allocator or a pool, and plain ones: work queued on `stream` until the memory is
+ * freed may use it, too. Call it at any time before the free, as weir_allocator_record_stream.
+ * weir_buffer_resize to more than the capacity frees the memory: record streams again for the new
+ * address. weir_error_not_supported: a managed buffer, which has weir_buffer_use_on; a pinned one,
+ * which no stream orders. */
 WEIR_C_API weir_error weir_buffer_record_stream(weir_buffer* buffer, weir_stream* stream);
+/* Of buffers of an allocator, and plain ones: the buffer's stream waits for the work that is queued
+ * on `other` so far, and for nothing that is queued there later. */
+WEIR_C_API weir_error weir_buffer_join(weir_buffer* buffer, weir_stream* other);
 
 /* --- Managed buffers -------------------------------------------------------------------------- */
 
 /* Memory that host and devices see at one address, each when it is safe: work queued on a stream
- * that was recorded may use it, and the host may between weir_buffer_begin_host and
+ * may use it after weir_buffer_use_on, and the host may between weir_buffer_begin_host and
  * weir_buffer_end_host. Everything in this part is weir_error_not_supported of other buffers. */
-
-/* What is in new memory: `flags` of weir_buffer_create_managed and of weir_buffer_pool_take. */
-enum {
-  weir_buffer_zeroed = 1 << 0 /* zeros, by a fill queued on the stream; without it: undefined */
-};
 
 /* Who may use managed memory. Binding only on devices without concurrent managed access; a hint to
  * others. */
@@ -1126,8 +1218,13 @@ WEIR_C_API weir_error weir_buffer_create_managed_copy(weir_runtime* runtime, int
                                                       int32_t attachment, weir_stream* stream,
                                                       weir_buffer** buffer);
 
-/* Waits for the recorded streams, and, on a device without concurrent managed access, for all its
- * work; until weir_buffer_end_host the host may touch the memory, and record_stream, prefetch,
+/* Work that is queued on `stream` next may use the buffer: call it before each piece of work, also
+ * on the stream it was created for. weir_error_not_ready: the host has the buffer.
+ * weir_error_bad_stream, weir_error_not_permitted: on a device without concurrent managed access,
+ * the memory is attached to another stream, or to the host. */
+WEIR_C_API weir_error weir_buffer_use_on(weir_buffer* buffer, weir_stream* stream);
+/* Waits for the streams of weir_buffer_use_on, and, on a device without concurrent managed access,
+ * for all its work; until weir_buffer_end_host the host may touch the memory, and use_on, prefetch,
  * attach and resize are weir_error_not_ready. They nest. */
 WEIR_C_API weir_error weir_buffer_begin_host(weir_buffer* buffer);
 /* The same, waiting only for `event`, recorded behind all work on the buffer. */
@@ -1391,8 +1488,8 @@ WEIR_C_API weir_error weir_offer_close(weir_offer* offer);
 /* One runtime and one allocator a device that live as long as the process, for plug-ins that own
  * nothing (weir_plugins.h). Created at the first call, with the options of the environment
  * (WEIR_HEAP_POLICY, ...), except that the machine is the real one (runtime=cuda) and streams may
- * end without notice (heap_unannounced_ends=on) unless something says otherwise; the same handle
- * each time. Closing them is weir_error_not_permitted. */
+ * end without notice (heap_allow_unreleased_streams=on) unless something says otherwise; the same
+ * handle each time. Closing them is weir_error_not_permitted. */
 WEIR_C_API weir_error weir_default_runtime(weir_runtime** runtime);
 WEIR_C_API weir_error weir_default_allocator(int32_t device, weir_allocator** allocator);
 /* Options that override those of the environment, for what is not created yet: the runtime, and

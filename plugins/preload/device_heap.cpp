@@ -17,8 +17,8 @@ using weir::errc;
 using weir::error;
 
 [[nodiscard]] CUresult answer_to(const error& reason) noexcept {
-  if (reason.native != 0) return static_cast<CUresult>(reason.native);
-  return reason.code == errc::out_of_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+  if (reason.native() != 0) return static_cast<CUresult>(reason.native());
+  return reason.code() == errc::out_of_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ weir::result<std::shared_ptr<device_heap>> device_heap::create(
     const real_driver& driver, int device, CUcontext context,
     std::shared_ptr<context_captures> captures) {
   if (driver.version < oldest_driver)
-    return error{.code = errc::driver_too_old, .detail = "weir needs the driver of CUDA 11.2"};
+    return error{{.code = errc::driver_too_old, .detail = "weir needs the driver of CUDA 11.2"}};
   // A context that is not active is not the one that is current; to retain it would make it.
   unsigned flags = 0;
   int active = 0;
@@ -226,7 +226,7 @@ void device_heap::enable_peer(int device) noexcept {
 }
 
 void device_heap::notice_captures(bool any) {
-  weir::capture_notice notice = any ? memory_.notice_captures() : weir::capture_notice{};
+  weir::capture_guard notice = any ? memory_.guard_captures().value() : weir::capture_guard{};
   const std::lock_guard lock{mutex_};
   std::swap(notice_, notice);
 }

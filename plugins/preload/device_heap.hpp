@@ -56,7 +56,7 @@ class device_heap {
   /// Captures may be under way until this is called with false.
   void notice_captures(bool any);
   /// `sink` receives what happens to the memory, until close().
-  void observe(weir::event_sink& sink) { observer_ = memory_.add_observer(sink); }
+  void observe(weir::event_sink& sink) { observer_ = memory_.add_observer(sink).value(); }
   /// Gives everything back; the program's blocks must be freed before.
   void close() noexcept;
 
@@ -108,7 +108,7 @@ class device_heap {
   std::mutex mutex_;  // of what follows; never held around a call that waits
   std::deque<pending_free> pending_;
   std::unordered_set<CUstream> streams_;  // that requests or frees named
-  weir::capture_notice notice_;
+  weir::capture_guard notice_;
   weir::observer_registration observer_;
   weir::event_pool marks_;
 };

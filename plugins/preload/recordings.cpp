@@ -123,7 +123,7 @@ void recordings::stop() noexcept {
   const std::lock_guard lock{mutex_};
   for (const auto& [device, recorder] : recorders_)
     if (recorder != nullptr) {
-      if (const auto stopped = recorder->stop(); !stopped) tell_of(stopped.error());
+      if (const auto stopped = recorder->close(); !stopped) tell_of(stopped.error());
     }
 }
 

@@ -55,7 +55,7 @@ settings read() {
   // Memory of cuMemAlloc may be used on every stream at once, so none may come behind a queued
   // wait; and streams may be destroyed in ways that nobody tells of.
   weir::options initial;
-  initial.heap_unannounced_ends = true;
+  initial.heap_allow_unreleased_streams = true;
   auto heap = weir::options_from_environment({}, initial);
   if (heap) {
     chosen.heap = *std::move(heap);

@@ -201,7 +201,7 @@ weir_allocator::placed_block weir_allocator::slow_allocate(device_state& state, 
   } else {
     if (state.reuse.is_active()) {
       for (const void* const freed : state.reuse.take_reusable(handle))
-        static_cast<void>(state.memory.forget_uses(freed));
+        static_cast<void>(state.memory.assume_joined(freed));
     }
     try {
       block = route->memory.allocate(weir::bytes{rounded}, stream);
@@ -329,7 +329,7 @@ void weir_allocator::free_block(void* pointer) noexcept {
   }
   device_state* const state = find_owner(pointer);
   if (state == nullptr) {
-    weir::report_error({.code = weir::errc::foreign_pointer});
+    weir::report_error({{.code = weir::errc::foreign_pointer}});
     return;
   }
   if (is_free_slow()) {
@@ -347,7 +347,7 @@ void weir_allocator::slow_free(device_state& state, void* pointer) noexcept {
   context stack;
   try {
     if (is_free_deferred(state, pointer)) {
-      weir::report_error({.code = weir::errc::double_free});
+      weir::report_error({{.code = weir::errc::double_free}});
       return;
     }
     if (prepare_free(state, pointer, stack)) return;

@@ -108,9 +108,9 @@ struct device_state {
   void update_growth_observer(bool has_threshold) {
     if (has_threshold == static_cast<bool>(growth_observer)) return;
     if (has_threshold) {
-      growth_observer = memory.add_observer(grown);
+      growth_observer = memory.add_observer(grown).value();
     } else {
-      growth_observer.end();
+      growth_observer.close();
     }
   }
   /// Registers the history with the allocator while its entries have readers. Needs the lock.
@@ -118,7 +118,7 @@ struct device_state {
     if (history.has_readers() == static_cast<bool>(history_observer)) return;
     if (history.has_readers()) {
       history.begin_segments();
-      history_observer = memory.add_observer(history);
+      history_observer = memory.add_observer(history).value();
       std::vector<segment_table::segment> mapped;
       for (const weir::pool_snapshot& pool : memory.snapshot().pools)
         for (const weir::physical_info& piece : pool.physical)
@@ -126,7 +126,7 @@ struct device_state {
                             piece.number != 0 && !history.segments_expand()});
       history.set_segments(mapped);
     } else {
-      history_observer.end();
+      history_observer.close();
     }
   }
 };

@@ -93,10 +93,10 @@ device_state& weir_allocator::create_state(c10::DeviceIndex device) {
   std::vector<weir::stream_ref> used_until_now;
   state->streams.append_used(used_until_now);
   state->oom_callback =
-      state->memory.on_out_of_memory([](weir::bytes) { return run_torch_callbacks(); });
+      state->memory.on_out_of_memory([](weir::bytes) { return run_torch_callbacks(); }).value();
   // Tensors that other processes are done with, for instance.
   state->growth_callback =
-      state->memory.before_growth([](weir::bytes) { return run_torch_callbacks(); });
+      state->memory.before_growth([](weir::bytes) { return run_torch_callbacks(); }).value();
   const double fraction = configured_memory_fraction();
   if (fraction < 1.0) {
     state->memory_fraction = fraction;

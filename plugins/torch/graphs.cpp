@@ -89,7 +89,7 @@ int weir_allocator::getPoolUseCount(c10::DeviceIndex device, MempoolId_t pool) {
 
 void weir_allocator::createOrIncrefPool(c10::DeviceIndex device, MempoolId_t pool,
                                         std::shared_ptr<torch_cuda::CUDAAllocator> provider) {
-  weir::pool_options options{.retains = true, .segments = true};
+  weir::pool_options options{.for_graphs = true, .segments = true};
   if (provider != nullptr)
     options.source = std::make_shared<provider_source>(device, std::move(provider));
   state_of(device).pools.acquire(pool, std::move(options));

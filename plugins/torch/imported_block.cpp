@@ -54,7 +54,7 @@ weir::result<std::unique_ptr<imported_block>> imported_block::reserve(
   weir::bytes total{};
   for (const std::uint64_t size : sizes) {
     if (size > weir::bytes::max().count() - total.count())
-      return weir::error{.code = weir::errc::size_overflow};
+      return weir::error{{.code = weir::errc::size_overflow}};
     total += weir::bytes{size};
   }
   WEIR_TRY_VALUE(range, weir::address_range::reserve(gpu, total));

@@ -49,7 +49,7 @@ Number take(std::string_view& text) noexcept {
 }
 
 weir::error refusal(weir::errc code, const char* reason) {
-  return {.code = code, .detail = reason};
+  return {{.code = code, .detail = reason}};
 }
 
 weir::error not_a_handle() {

@@ -53,7 +53,7 @@ class signals_blocked {
 weir::result<void> fill_randomly(std::span<std::uint8_t> buffer) {
   if (::getrandom(buffer.data(), buffer.size(), 0) == static_cast<ssize_t>(buffer.size()))
     return {};
-  return weir::error{.code = weir::errc::system, .detail = "getrandom failed"};
+  return weir::error{{.code = weir::errc::system, .detail = "getrandom failed"}};
 }
 
 std::string socket_path(std::uint64_t number) {
@@ -93,10 +93,10 @@ bool has_descriptors_left() noexcept {
 /// Why an export failed: drivers call a lack of descriptors a lack of memory.
 weir::error export_failure(weir::error reason) {
   if (has_descriptors_left()) return reason;
-  return {.code = weir::errc::system,
-          .detail = "no descriptors left to share memory with: this process may have " +
-                    std::to_string(descriptor_limit().rlim_cur) +
-                    " open (RLIMIT_NOFILE); raise the limit (ulimit -n)"};
+  return {{.code = weir::errc::system,
+           .detail = "no descriptors left to share memory with: this process may have " +
+                     std::to_string(descriptor_limit().rlim_cur) +
+                     " open (RLIMIT_NOFILE); raise the limit (ulimit -n)"}};
 }
 
 }  // namespace
@@ -122,7 +122,7 @@ weir::result<ipc_server*> ipc_server::open(torch_format format) {
     std::thread{[server] { server->serve(); }}.detach();
   } catch (const std::system_error& refused) {
     delete server;
-    return weir::error{.code = weir::errc::system, .detail = refused.what()};
+    return weir::error{{.code = weir::errc::system, .detail = refused.what()}};
   }
   return server;
 }
@@ -177,8 +177,8 @@ weir::result<std::string> ipc_server::offer(std::uint64_t block,
                                             std::span<const weir::vmm::physical> handles,
                                             const exporter& export_descriptor) {
   if (handles.empty() || handles.size() > ipc_handle::max_handles)
-    return weir::error{.code = weir::errc::invalid_argument,
-                       .detail = "no memory, or too many handles to share them"};
+    return weir::error{{.code = weir::errc::invalid_argument,
+                        .detail = "no memory, or too many handles to share them"}};
   const std::lock_guard lock{mutex_};
   if (const auto known = blocks_.find(block); known != blocks_.end())
     return known->second->second.handle;
@@ -314,20 +314,20 @@ weir::result<void> fetch_descriptors(const memory_offer& offer, const descriptor
   for (std::size_t fetched = 0; fetched < offer.sizes.size();) {
     WEIR_TRY_VALUE(message, server.receive(timeout));
     if (message.from.user == ::geteuid() && message.content == std::vector{answer_no_descriptors}) {
-      return weir::error{.code = weir::errc::system,
-                         .detail =
-                             "the process that shared the memory cannot export it: it has no "
-                             "descriptors left (ulimit -n there), or its GPU failed"};
+      return weir::error{{.code = weir::errc::system,
+                          .detail =
+                              "the process that shared the memory cannot export it: it has no "
+                              "descriptors left (ulimit -n there), or its GPU failed"}};
     }
     if (message.from.user != ::geteuid() || message.content != std::vector{answer_descriptors} ||
         message.descriptors.empty()) {
-      return weir::error{.code = weir::errc::not_permitted,
-                         .detail = "the process that shared the memory has freed it"};
+      return weir::error{{.code = weir::errc::not_permitted,
+                          .detail = "the process that shared the memory has freed it"}};
     }
     fetched += message.descriptors.size();
     if (fetched > offer.sizes.size()) {
-      return weir::error{.code = weir::errc::invalid_argument,
-                         .detail = "more descriptors came than the handle names"};
+      return weir::error{{.code = weir::errc::invalid_argument,
+                          .detail = "more descriptors came than the handle names"}};
     }
     WEIR_TRY(take(message.descriptors));
   }

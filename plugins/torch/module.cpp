@@ -48,7 +48,7 @@ void install(const std::string& list, bool exportable_if_possible) {
   weir::options initial;
   // External streams (torch.cuda.ExternalStream) are destroyed unannounced, and the driver does not
   // survive a query about one that is gone. torch's own are watched.
-  initial.heap_unannounced_ends = true;
+  initial.heap_allow_unreleased_streams = true;
   weir::options settings = checked(weir::options_from_environment({}, initial));
   checked(weir::set_all(settings, list));
   auto runtime = checked(weir::runtime::open_cuda(settings.driver_path));

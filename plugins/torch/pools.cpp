@@ -155,8 +155,9 @@ void pool_table::replace(MempoolId_t id, const char* reason, const Change& chang
 }
 
 void pool_table::set_no_split(MempoolId_t id) {
-  replace(id, "no_split is chosen before a pool's first request",
-          [](weir::pool_options& options) { return std::exchange(options.splits, false); });
+  replace(id, "no_split is chosen before a pool's first request", [](weir::pool_options& options) {
+    return !std::exchange(options.one_block_per_segment, true);
+  });
 }
 
 void pool_table::make_suspendable(MempoolId_t id, weir::suspendable_options how) {
@@ -164,7 +165,7 @@ void pool_table::make_suspendable(MempoolId_t id, weir::suspendable_options how)
   if (!find(id)) return;
   replace(id, "whether a pool is suspendable is chosen before its first request",
           [&](weir::pool_options& options) {
-            TORCH_CHECK(options.source == nullptr && options.splits,
+            TORCH_CHECK(options.source == nullptr && !options.one_block_per_segment,
                         "a memory pool with an allocator of its own, or with no_split, has "
                         "segments, which cannot be suspended");
             options.segments = false;
@@ -197,8 +198,8 @@ void pool_table::begin(MempoolId_t id, stream_filter filter, origin current) {
       TORCH_CHECK(open.id != id, "beginAllocateToPool: already recording to mempool_id");
     }
   }
-  acquire(id, {.retains = true});
-  weir::capture_notice notice = memory_.notice_captures();
+  acquire(id, {.for_graphs = true});
+  weir::capture_guard notice = memory_.guard_captures().value();
   {
     const std::lock_guard lock{mutex_};
     entry& pool = find_or_throw(id);
@@ -218,7 +219,7 @@ void pool_table::begin(MempoolId_t id, stream_filter filter, origin current) {
 }
 
 void pool_table::end(MempoolId_t id) {
-  weir::capture_notice ended;
+  weir::capture_guard ended;
   std::vector<void*> freed;
   {
     const std::lock_guard lock{mutex_};
@@ -249,7 +250,7 @@ void pool_table::mark_capture_end() {
 }
 
 std::optional<pool_table::route> pool_table::find_route(cudaStream_t stream) {
-  weir::capture_notice ended;  // outside the lock
+  weir::capture_guard ended;  // outside the lock
   const std::lock_guard lock{mutex_};
   for (auto open = scopes_.rbegin(); open != scopes_.rend(); ++open) {
     if (!open->filter(stream)) continue;

@@ -134,7 +134,7 @@ class pool_table {
   pool_names<MempoolId_t> torch_ids_;
   std::vector<scope> scopes_;  // the last one whose filter accepts a request gets it
   int marked_captures_ = 0;
-  weir::capture_notice notice_;
+  weir::capture_guard notice_;
   bool has_notice_ = false;
   held_blocks held_;
 };

@@ -30,7 +30,7 @@ weir::error refusal(const char* call, int reason) {
     text +=
         "; memory of torch's expandable segments can be opened by processes only that may trace "
         "the one that shares it";
-  return {.code = code, .detail = std::move(text)};
+  return {{.code = code, .detail = std::move(text)}};
 }
 
 /// The first bytes of a file; empty: it cannot be read.

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "weir/allocator/segment_source.hpp"
+#include "weir/device/memory_source.hpp"
 
 namespace weir_torch {
 
@@ -20,7 +20,7 @@ namespace weir_torch {
 /// Owns the provider together with whoever made it; the last segment that goes back lets it go.
 /// Called with weir's lock held. A provider that runs Python needs the GIL for that, as it does
 /// under torch's own lock: no thread may wait for this device's memory with the GIL meanwhile.
-class provider_source final : public weir::segment_source {
+class provider_source final : public weir::memory_source {
  public:
   using provider_type = c10::cuda::CUDACachingAllocator::CUDAAllocator;
 
@@ -37,9 +37,9 @@ class provider_source final : public weir::segment_source {
     return nullptr;
   } catch (const c10::Error& failed) {
     return weir::error{
-        .code = weir::errc::driver_error,
-        .requested = size,
-        .detail = std::string{"the MemPool's allocator: "} + failed.what_without_backtrace()};
+        {.code = weir::errc::driver_error,
+         .requested = size,
+         .detail = std::string{"the MemPool's allocator: "} + failed.what_without_backtrace()}};
   }
 
   weir::result<void> deallocate(void* segment, weir::bytes size) override try {
@@ -49,10 +49,10 @@ class provider_source final : public weir::segment_source {
   } catch (const std::exception& failed) {
     // It counts as taken back: CUDAPluggableAllocator forgets an address before it frees it, and
     // would refuse it for ever.
-    weir::report_error({.code = weir::errc::driver_error,
-                        .requested = size,
-                        .detail = std::string{"a MemPool's allocator could not free a segment: "} +
-                                  failed.what()});
+    weir::report_error({{.code = weir::errc::driver_error,
+                         .requested = size,
+                         .detail = std::string{"a MemPool's allocator could not free a segment: "} +
+                                   failed.what()}});
     return {};
   }
 

@@ -101,7 +101,7 @@ void weir_allocator::record(c10::DeviceIndex device, const std::string& path, bo
       checked(weir::recorder::start(path, {.stacks = stacks,
                                            .device = std::string{state.gpu.name()},
                                            .device_capacity = state.gpu.total_memory()}));
-  state.recording_observer = state.memory.add_observer(*state.recording);
+  state.recording_observer = state.memory.add_observer(*state.recording).value();
 }
 
 void weir_allocator::stop_recording(c10::DeviceIndex device) {
@@ -110,10 +110,10 @@ void weir_allocator::stop_recording(c10::DeviceIndex device) {
   std::unique_ptr<weir::recorder> ended;
   {
     const std::lock_guard lock{state->mutex};
-    state->recording_observer.end();
+    state->recording_observer.close();
     std::swap(ended, state->recording);
   }
-  if (ended != nullptr) checked(ended->stop());
+  if (ended != nullptr) checked(ended->close());
 }
 
 void weir_allocator::mark(const std::string& text) {

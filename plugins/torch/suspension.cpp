@@ -21,7 +21,8 @@ namespace {
 namespace py = pybind11;
 
 py::tuple failure(const weir::error& reason) {
-  return py::make_tuple(static_cast<std::int32_t>(reason.code), reason.native, reason.message());
+  return py::make_tuple(static_cast<std::int32_t>(reason.code()), reason.native(),
+                        reason.message());
 }
 template <class... Values>
 py::tuple success(Values... values) {

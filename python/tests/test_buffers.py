@@ -28,13 +28,13 @@ class Unified(Case):
             self.assertEqual((len(view), view[17], view[4095]), (4096, 0, 0))
             view[17] = 5
             with self.assertRaises(weir.Error) as caught:
-                buffer.record_stream(self.stream)
+                buffer.use_on(self.stream)
             self.assertEqual(caught.exception.name, "not_ready")
             self.assertRaises(BufferError, buffer.close)
             with buffer.view() as second:  # they nest
                 self.assertEqual(second[17], 5)
         self.assertRaises(ValueError, lambda: view[0])  # released
-        buffer.record_stream(self.stream)
+        buffer.use_on(self.stream)
         self.stream.fill(buffer.ptr, 9, 4096)
         with self.assertRaises(weir.Error) as caught:
             with buffer.view(wait=False):
@@ -48,7 +48,7 @@ class Unified(Case):
             self.assertEqual(view[4095], 9)
         buffer.close()
         buffer.close()
-        self.assertRaises(weir.Closed, buffer.record_stream, self.stream)
+        self.assertRaises(weir.Closed, buffer.use_on, self.stream)
 
     def test_a_copy_has_the_bytes_of_any_buffer(self):
         for data in (b"weir", bytearray(b"weir"), memoryview(b"weir")):

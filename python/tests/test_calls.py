@@ -280,9 +280,9 @@ class Allocators(Calls):
                               ("weir_capture_begin", self.handle, self.stream._handle, OUT))
         self.assertIs(capture.allocator, self.memory)
         self.expect(capture.end, ("weir_capture_end", capture._handle))
-        with unittest.mock.patch.object(_native.lib, "weir_capture_keep_with") as keep_with:
-            capture.keep_with(0x1234)
-        keep_with.assert_called_once_with(capture._handle, 0x1234)
+        with unittest.mock.patch.object(_native.lib, "weir_capture_tie_to_graph") as tie_to_graph:
+            capture.tie_to_graph(0x1234)
+        tie_to_graph.assert_called_once_with(capture._handle, 0x1234)
 
     def test_recordings(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -354,8 +354,8 @@ class Pools(Calls):
 
     def test_pools_of_whole_blocks(self):
         for kind, create in ((weir.PinnedPool, "weir_pinned_pool_create"), (weir.BinPool, "weir_bin_pool_create")):
-            self.expect(lambda: kind(self.device), (create, *self.place, 2**64 - 1, OUT))
-            self.expect(lambda: kind(self.device, threshold=0), (create, *self.place, 0, OUT))
+            self.expect(lambda: kind(self.device), (create, *self.place, {"threshold": 2**64 - 1}, OUT))
+            self.expect(lambda: kind(self.device, threshold=0), (create, *self.place, {}, OUT))
             pool, stream = kind(self.device), self.stream._handle
             handle = pool._handle
             self.expect(lambda: pool.allocate(1000), ("weir_block_pool_allocate", handle, 1000, 0, None, OUT))
@@ -428,7 +428,7 @@ class Pools(Calls):
         self.expect(lambda: buffer.prefetch(weir.HOST, self.stream), ("weir_buffer_prefetch", handle, 0, 0, -1, stream))
         self.expect(lambda: buffer.attach(weir.Attachment.GLOBAL, self.stream), ("weir_buffer_attach", handle, 0, stream))
         self.expect(lambda: buffer.resize(MIB, self.stream), ("weir_buffer_resize_managed", handle, MIB, stream))
-        self.expect(lambda: buffer.record_stream(self.stream), ("weir_buffer_record_stream", handle, stream))
+        self.expect(lambda: buffer.use_on(self.stream), ("weir_buffer_use_on", handle, stream))
         event = weir.Event(self.device)
         event.record(self.stream)
         for given, call in (({}, ("weir_buffer_begin_host", handle)),

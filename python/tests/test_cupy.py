@@ -184,15 +184,15 @@ class Arrays(Cupy):
         external.close()
 
     def test_streams_may_end_without_notice(self):
-        text = weir._allocator.unannounced_ends
-        self.assertEqual((text(""), text("a=1")), ("heap_unannounced_ends=on", "heap_unannounced_ends=on,a=1"))
-        with unittest.mock.patch.dict("os.environ", WEIR_HEAP_UNANNOUNCED_ENDS="off"):
+        text = weir._allocator.allow_unreleased_streams
+        self.assertEqual((text(""), text("a=1")), ("heap_allow_unreleased_streams=on", "heap_allow_unreleased_streams=on,a=1"))
+        with unittest.mock.patch.dict("os.environ", WEIR_HEAP_ALLOW_UNRELEASED_STREAMS="off"):
             self.assertEqual(text("a=1"), "a=1")
         created = []
         with unittest.mock.patch.object(weir._allocator, "Allocator", side_effect=lambda *all: created.append(all)):
             weir._allocator.process_allocator(0, "heap_limit=77MiB")
         weir._allocator._shared.pop((0, "heap_limit=77MiB"))
-        self.assertEqual([options for _, options in created], ["heap_unannounced_ends=on,heap_limit=77MiB"])
+        self.assertEqual([options for _, options in created], ["heap_allow_unreleased_streams=on,heap_limit=77MiB"])
 
     def test_cupys_own_streams_are_watched_as_long_as_they_are_kept(self):
         calls = []

@@ -26,11 +26,12 @@ from ._stats import (AccessRights, Attachment, BlockInfo, BlockState, BufferPool
                      DeviceFeature, DeviceInfo, Gauge, ManagedInfo, PhysicalInfo, PoolSnapshot, PoolStats,
                      RecorderStats, Snapshot, Stats, StreamPoolAttribute, StreamPoolStats)
 from ._suspend import ResumeOutcome, SuspendOutcome, SuspendStats
+from ._views import ArrayView
 
 __version__ = _lib.weir_version_text().decode()
 
 __all__ = [
-    "AccessRights", "Allocator", "Attachment", "BadPointer", "BinPool", "Block", "BlockInfo", "BlockState",
+    "AccessRights", "Allocator", "ArrayView", "Attachment", "BadPointer", "BinPool", "Block", "BlockInfo", "BlockState",
     "BufferPool", "BufferPoolStats", "Capture", "CaptureStatus", "Closed", "Device", "DeviceFeature",
     "DeviceInfo", "DriverGone", "DriverUnavailable", "Error", "Event", "Gauge", "HOST", "InvalidArgument",
     "LimitExceeded", "ManagedInfo", "MemoryDamaged", "NO_LIMIT", "NoHostMemory", "NotSupported", "OutOfMemory", "PhysicalInfo",

@@ -14,8 +14,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 from . import _callbacks, _native, _stats, _suspend
 from ._block import Block, Memory
 from ._errors import Error, InvalidArgument, OutOfMemory
-from ._machine import (Device, Options, Owned, Runtime, Size, Stream, as_bytes, check_device,
-                       native_stream, options_text, stream_argument)
+from ._machine import (Device, Options, Owned, Runtime, Size, Stream, as_bytes, native_stream, options_text,
+                       place_of, stream_argument)
 from ._native import lib, structure
 from ._stats import BlockInfo, RecorderStats, Snapshot, Stats, ask
 from ._suspend import Progress, ResumeOutcome, SuspendOutcome, SuspendStats
@@ -69,10 +69,9 @@ class Allocator(Memory, close="weir_allocator_close"):
 
     def __init__(self, device: Device, options: Options = None, *, environment: bool = True,
                  **named: Any) -> None:
-        check_device(device)
         call = lib.weir_allocator_create_from_environment if environment else lib.weir_allocator_create
         self.device = device
-        self._own(_native.new(call, device.runtime._handle, device.number,
+        self._own(_native.new(call, *place_of(device),
                               _native.text(options_text(options, named))))
 
     @classmethod
@@ -93,31 +92,69 @@ class Allocator(Memory, close="weir_allocator_close"):
     # --- Memory ---------------------------------------------------------------------------------
 
     def allocate(self, nbytes: Size, stream: Any = None, *, alignment: int = 512) -> Block:
-        """A block of device memory: so many bytes, or text such as "64 MiB". weir.OutOfMemory, which is a MemoryError, names what is in the way;
-        its report says who holds what."""
-        if nbytes.__class__ is not int or not 0 <= nbytes < 1 << 64:
-            nbytes = as_bytes(nbytes)
+        """A block of device memory: so many bytes, or text such as "64 MiB". weir.OutOfMemory, which is a
+        MemoryError, names what is in the way; its report says who holds what."""
+        size: int = nbytes  # type: ignore[assignment]
+        if size.__class__ is not int or not 0 <= size < 1 << 64:
+            size = as_bytes(nbytes)
         pointer = ctypes.c_void_p()
         try:
             if alignment != 512:
                 with self._as_stream(stream) as known:
-                    lib.weir_allocator_allocate_aligned(self._handle, nbytes, alignment, known,
+                    lib.weir_allocator_allocate_aligned(self._handle, size, alignment, known,
                                                         ctypes.byref(pointer))
             elif stream is None or isinstance(stream, Stream):
-                code = _allocate(self._handle, nbytes, stream and stream._handle, ctypes.byref(pointer))
+                code = _allocate(self._handle, size, stream and stream._handle, ctypes.byref(pointer))
                 if code:
                     raise _native.last_error(code)
             else:
-                lib.weir_allocator_allocate_native(self._handle, nbytes, native_stream(stream),
+                lib.weir_allocator_allocate_native(self._handle, size, native_stream(stream),
                                                    ctypes.byref(pointer))
         except OutOfMemory as problem:
-            raise self._with_report(problem, nbytes, stream)
-        return Block(self, pointer.value or 0, nbytes, stream)
+            raise self._with_report(problem, size, stream)
+        return Block(self, pointer.value or 0, size, stream)
 
     def _with_report(self, problem: OutOfMemory, nbytes: int, stream: Any) -> OutOfMemory:
         with contextlib.suppress(Error):  # closed meanwhile: the error itself is what matters
             problem.report = self.explain(nbytes, stream)
         return problem
+
+    def allocate_cached(self, nbytes: Size, stream: Optional[Stream] = None) -> Optional[Block]:
+        """The same, but only of memory that is free for the stream now: no driver call, no wait, no new memory.
+        None: there is none."""
+        nbytes = as_bytes(nbytes)
+        try:
+            with self._as_stream(stream) as known:
+                ptr = _native.new(lib.weir_allocator_allocate_cached, self._handle, nbytes, known)
+        except Error as problem:
+            if problem.name == "not_found":
+                return None
+            raise
+        return Block(self, ptr, nbytes, stream)
+
+    def zeros(self, nbytes: Size, stream: Optional[Stream] = None) -> Block:
+        """A block of zeros, by a fill queued on the stream."""
+        block = self.allocate(nbytes, stream)
+        if block.nbytes:
+            with stream_argument(self.device, 0 if stream is None else stream) as known:
+                lib.weir_fill(block.ptr, 0, block.nbytes, known)
+        return block
+
+    def copy_of(self, data: Any, stream: Optional[Stream] = None) -> Block:
+        """A block with the bytes of `data`, any object of Python's buffer protocol; they are copied before this
+        returns."""
+        source = memoryview(data).tobytes()
+        block = self.allocate(len(source), stream)
+        if source:
+            with stream_argument(self.device, 0 if stream is None else stream) as known:
+                lib.weir_copy(block.ptr, ctypes.cast(ctypes.c_char_p(source), ctypes.c_void_p), len(source), known)
+                lib.weir_stream_synchronize(known)
+        return block
+
+    @staticmethod
+    def rounded_size(nbytes: Size) -> int:
+        """The size of the block that a request of so many bytes gets: the next multiple of 512."""
+        return _native.number(lib.weir_allocator_rounded_size, as_bytes(nbytes))
 
     def deallocate(self, ptr: int, stream: Any = None, *, size: Optional[int] = None) -> None:
         """Frees an address that Block.release() gave up: on the stream it was allocated for, or on
@@ -191,8 +228,22 @@ class Allocator(Memory, close="weir_allocator_close"):
                 for row in rows[:min(count, written.value)]}
 
     def reset_peaks(self) -> None:
-        """Every peak becomes the current value."""
+        """Every peak becomes the current value, of pools and tags as well."""
         lib.weir_allocator_reset_peaks(self._handle)
+
+    def reset_counters(self) -> None:
+        """What is counted (allocations, frees, hits, misses, failures, ...) begins anew at 0, of pools and tags as
+        well."""
+        lib.weir_allocator_reset_counters(self._handle)
+
+    def streams_of(self, ptr: Union[int, Block]) -> List[int]:
+        """The further streams of the block that begins there, by their numbers: of a live block those that
+        record_stream() named, of a freed one those that it still waits for. Takes a snapshot."""
+        count = ctypes.c_uint64()
+        lib.weir_allocator_get_block_streams(self._handle, int(ptr), None, 0, ctypes.byref(count))
+        numbers = (ctypes.c_uint64 * count.value)()
+        lib.weir_allocator_get_block_streams(self._handle, int(ptr), numbers, len(numbers), ctypes.byref(count))
+        return list(numbers[:count.value])
 
     def snapshot(self) -> Snapshot:
         """Everything the allocator holds, block by block."""
@@ -243,7 +294,7 @@ class Allocator(Memory, close="weir_allocator_close"):
             lib.weir_allocator_set_limit(self._handle, NO_LIMIT if most is None else as_bytes(most))
 
     def set_tag_limit(self, tag: str, most: Optional[Size]) -> None:
-        """The most live memory with this tag; weir.LimitExceeded beyond it."""
+        """The most live memory with this tag; a request beyond it is weir.OutOfMemory."""
         lib.weir_allocator_set_tag_limit(self._handle, tag_number(tag),
                                          NO_LIMIT if most is None else as_bytes(most))
 
@@ -293,7 +344,7 @@ class Allocator(Memory, close="weir_allocator_close"):
                   queueing work meanwhile. "known" waits only for streams that the allocator has met or that
                   were given to watch_stream(); no other stream may use the memory.
         """
-        options = dict(contents=contents, to=to, requests=requests, chunk=chunk, progress=progress,
+        options: Dict[str, Any] = dict(contents=contents, to=to, requests=requests, chunk=chunk, progress=progress,
                        streams=streams)
         if not wait:
             if tag is None:
@@ -402,7 +453,7 @@ class Reclaim(Owned, close="weir_callback_close"):
             return 0
 
     def close(self) -> None:
-        """Unregisters the callback. Idempotent."""
+        """The callback is not asked any more; a call that had begun may still be running."""
         self._callback = None
         super().close()
 
@@ -446,30 +497,31 @@ class Pool(Owned, close="weir_pool_close"):
 
     @property
     def id(self) -> int:
-        """The number of the pool in its allocator, as in snapshots."""
+        """Its number, as in snapshots and events."""
         return _native.number(lib.weir_pool_get_id, self._handle, kind=ctypes.c_uint32)
 
     def allocate(self, nbytes: Size, stream: Any = None, *, alignment: int = 512) -> Block:
-        """As Allocator.allocate(), from the memory of this pool."""
-        if nbytes.__class__ is not int or not 0 <= nbytes < 1 << 64:
-            nbytes = as_bytes(nbytes)
+        """As Allocator.allocate(), from this pool."""
+        size: int = nbytes  # type: ignore[assignment]
+        if size.__class__ is not int or not 0 <= size < 1 << 64:
+            size = as_bytes(nbytes)
         pointer = ctypes.c_void_p()
         try:
             with self.allocator._as_stream(stream) as known:
-                lib.weir_pool_allocate(self._handle, nbytes, alignment, known, ctypes.byref(pointer))
+                lib.weir_pool_allocate(self._handle, size, alignment, known, ctypes.byref(pointer))
         except OutOfMemory as problem:
-            raise self.allocator._with_report(problem, nbytes, stream)
-        return Block(self.allocator, pointer.value or 0, nbytes, stream)
+            raise self.allocator._with_report(problem, size, stream)
+        return Block(self.allocator, pointer.value or 0, size, stream)
 
     def stats(self) -> Stats:
-        """The counters of this pool."""
+        """Of this pool; exact, of one moment."""
         return ask(Stats, "weir_memory_stats", lib.weir_pool_get_stats, self._handle)
 
     def suspend(self, *, contents: str = "keep", to: str = "pinned", requests: str = "fail",
                 chunk: Optional[int] = None, progress: Optional[Progress] = None,
                 wait: bool = True, streams: str = "all") -> SuspendOutcome:
         """As Allocator.suspend(), of this pool."""
-        options = dict(contents=contents, to=to, requests=requests, chunk=chunk, progress=progress,
+        options: Dict[str, Any] = dict(contents=contents, to=to, requests=requests, chunk=chunk, progress=progress,
                        streams=streams)
         if not wait:
             return _suspend.suspend_later(lib.weir_pool_suspend_async, self._handle, **options)
@@ -497,11 +549,11 @@ class Pool(Owned, close="weir_pool_close"):
 
     @property
     def is_suspended(self) -> bool:
-        """Whether the memory of this pool is suspended."""
+        """Whether the memory of the pool is with the driver."""
         return _suspend.is_away(lib.weir_pool_is_suspended, self._handle)
 
     def suspend_stats(self) -> SuspendStats:
-        """As Allocator.suspend_stats(), of this pool."""
+        """What is suspended of the pool, and the host memory for its contents."""
         return _suspend.stats(lib.weir_pool_get_suspend_stats, self._handle)
 
     @contextlib.contextmanager
@@ -531,12 +583,12 @@ class Capture(Owned, close="weir_capture_close"):
         """Requests go their usual way again. Twice does no harm."""
         lib.weir_capture_end(self._handle)
 
-    def keep_with(self, graph: int) -> None:
+    def tie_to_graph(self, graph: int) -> None:
         """Ties the memory to a CUgraph and every executable made of it from now on."""
-        lib.weir_capture_keep_with(self._handle, graph)
+        lib.weir_capture_tie_to_graph(self._handle, graph)
 
 
-class Recorder(Owned, close="weir_recorder_stop"):
+class Recorder(Owned, close="weir_recorder_close"):
     """Writes what happens to an allocator's memory to a file, while it happens.
 
     The file appears under its name when the recording is closed, at the end of a with statement or by
@@ -576,7 +628,7 @@ class Recorder(Owned, close="weir_recorder_stop"):
         lib.weir_recorder_flush(self._handle)
 
     def stats(self) -> RecorderStats:
-        """What was recorded so far."""
+        """How many events are in the file, and how many were dropped."""
         return ask(RecorderStats, "weir_recorder_stats", lib.weir_recorder_get_stats, self._handle)
 
 
@@ -594,18 +646,18 @@ def process_allocator(device: int, options: str = "") -> Allocator:
     with _shared_lock:
         key = (device, options)
         if key not in _shared:
-            created = (Allocator(Runtime.default().device(device), unannounced_ends(options))
+            created = (Allocator(Runtime.default().device(device), allow_unreleased_streams(options))
                        if options else Allocator.default(device))
             _shared.setdefault(key, created)
         return _shared[key]
 
 
-def unannounced_ends(options: str) -> str:
-    """The options, with heap_unannounced_ends unless they or the environment say otherwise: other
+def allow_unreleased_streams(options: str) -> str:
+    """The options, with heap_allow_unreleased_streams unless they or the environment say otherwise: other
     libraries destroy streams without a word, and the driver does not survive being asked about one."""
-    if os.environ.get("WEIR_HEAP_UNANNOUNCED_ENDS"):
+    if os.environ.get("WEIR_HEAP_ALLOW_UNRELEASED_STREAMS"):
         return options
-    return "heap_unannounced_ends=on" + ("," + options if options else "")
+    return "heap_allow_unreleased_streams=on" + ("," + options if options else "")
 
 
 def plugin_options(policy: Optional[str], options: Options) -> str:

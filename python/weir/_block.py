@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """weir.Block: memory with an owner, whichever pool it came from."""
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from ._errors import BadPointer, MemoryDamaged
 from ._machine import Owned, native_stream
 from ._native import process
+from ._views import CUDA, CUDA_HOST, ArrayView, Shape
 
 
 class Memory(Owned):
@@ -88,11 +89,27 @@ class Block:
         return ptr
 
     def record_stream(self, stream: Any) -> None:
-        """Work queued on `stream` until the block is freed may use it, too. NotSupported: the block is a
-        StreamPool's, which knows of no other streams; free it on the stream that uses it last."""
+        """Work queued on `stream` until the block is freed may use it, too. Call it at any time before the
+        free."""
         if self._memory is None:
             raise ValueError("weir: the block was freed")
         self._memory._record_stream(self.ptr, stream)
+
+    def view(self, dtype: Any = "u1", shape: Shape = None) -> ArrayView:
+        """The memory as an array: block.view("float32", (64, 64)). cupy.asarray(), torch.from_dlpack() and others
+        take it without a copy; view().host() is for pinned memory. It keeps the block alive."""
+        if self._memory is None:
+            raise ValueError("weir: the block was freed")
+        device = getattr(getattr(self.stream, "device", None) or getattr(self._memory, "device", None), "number", 0)
+        return ArrayView(self, self.ptr, self.nbytes, dtype, shape,
+                         device=(CUDA, device) if self._on_device else (CUDA_HOST, 0),
+                         stream=lambda: native_stream(self.stream))
+
+    def __dlpack__(self, **named: Any) -> Any:
+        return self.view().__dlpack__(**named)
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return self.view().__dlpack_device__()
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:

@@ -9,10 +9,11 @@ from . import _native
 from ._allocator import NO_LIMIT
 from ._block import Block, Memory
 from ._errors import Error
-from ._machine import Device, Event, Owned, Size, Stream, as_bytes
+from ._machine import Device, Event, Owned, Size, Stream, as_bytes, place_of
 from ._native import lib, structure
 from ._pools import known_stream
 from ._stats import Attachment, BufferPoolStats, ManagedInfo, ask
+from ._views import CUDA_MANAGED, ArrayView, Shape
 
 _ZEROED = 1
 _DECLARED_USES = 1
@@ -42,12 +43,12 @@ class UnifiedBuffer(Owned, close="weir_buffer_close"):
     """Memory that host and devices see at one address, each when it is safe.
 
         field = weir.UnifiedBuffer(device, 4096, stream)
-        field.record_stream(stream)
+        field.use_on(stream)
         launch(field.ptr, stream)
         with field.view() as view:                # waits for that stream
             view[0] = 7                           # until here devices are refused
 
-    Work on a stream that was recorded may use it; the host may inside a with statement over view(). A
+    Work on a stream may use it after use_on(); the host may inside a with statement over view(). A
     place is a weir.Device, the number of one, weir.HOST or weir.host_node(n).
 
     zeroed      zeros, by a fill queued on the stream; otherwise undefined
@@ -72,7 +73,7 @@ class UnifiedBuffer(Owned, close="weir_buffer_close"):
     def _create(self, call: Callable[..., Any], device: Device, *arguments: Any) -> None:
         self.device = device
         self._views = 0
-        self._own(_native.new(call, device.runtime._handle, device.number, *arguments))
+        self._own(_native.new(call, *place_of(device), *arguments))
 
     def _info(self) -> Any:
         info = structure("weir_buffer_info")()
@@ -86,11 +87,17 @@ class UnifiedBuffer(Owned, close="weir_buffer_close"):
 
     @property
     def nbytes(self) -> int:
-        """The size of the buffer in bytes."""
-        return self._info().size
+        """The size in bytes."""
+        return int(self._info().size)
 
     def __len__(self) -> int:
         return self.nbytes
+
+    def array(self, dtype: Any = "u1", shape: Shape = None) -> ArrayView:
+        """The memory as an array for devices, after use_on(): cupy.asarray(buffer.array("float32")). For the host
+        there is view()."""
+        info = self._info()
+        return ArrayView(self, info.data or 0, info.size, dtype, shape, device=(CUDA_MANAGED, self.device.number))
 
     def _words(self) -> str:
         return f"{self.nbytes} bytes at {self.ptr:#x}"
@@ -103,14 +110,14 @@ class UnifiedBuffer(Owned, close="weir_buffer_close"):
 
     # --- Who uses it ------------------------------------------------------------------------------
 
-    def record_stream(self, stream: Optional[Stream]) -> None:
-        """Work that is queued on the stream next uses the buffer. weir.Error with the name not_ready: a
+    def use_on(self, stream: Optional[Stream]) -> None:
+        """Work that is queued on the stream next uses the buffer. Call it before each piece of work. weir.Error with the name not_ready: a
         view is open."""
-        lib.weir_buffer_record_stream(self._handle, known_stream(stream))
+        lib.weir_buffer_use_on(self._handle, known_stream(stream))
 
     @contextlib.contextmanager
     def view(self, *, after: Optional[Event] = None, wait: bool = True) -> Iterator[memoryview]:
-        """The bytes for the host, after waiting for the recorded streams; meanwhile record_stream(),
+        """The bytes for the host, after waiting for the streams of use_on(); meanwhile use_on(),
         prefetch(), attach() and resize() are refused. With `after`, waits only for that event, recorded
         behind all work on the buffer; with wait=False, not at all: weir.Error with the name not_ready if a
         stream has not finished. Arrays made of the view must not be used after it."""
@@ -279,10 +286,10 @@ class BufferPool(Memory, close="weir_buffer_pool_close"):
 
     @staticmethod
     def _about(device: Optional[Device]) -> Tuple[Optional[int], int]:
-        return (None, 0) if device is None else (device.runtime._handle, device.number)
+        return (None, 0) if device is None else place_of(device)
 
     def stats(self, device: Optional[Device] = None) -> BufferPoolStats:
-        """Counters of the pool, of one device or of all."""
+        """Of one device, or of all together."""
         return ask(BufferPoolStats, "weir_buffer_pool_stats", lib.weir_buffer_pool_get_stats, self._handle,
                    *self._about(device))
 

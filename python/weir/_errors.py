@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions: weir.Error for everything that goes wrong in weir, and kinds of it that Python knows."""
 
-from typing import Dict, Type
+from typing import Any, Dict, Tuple, Type
 
 
 class Error(RuntimeError):
@@ -18,7 +18,7 @@ class Error(RuntimeError):
         self.name = name
         self.native = native
 
-    def __reduce__(self):
+    def __reduce__(self) -> Tuple[Any, ...]:
         return type(self), (str(self), self.code, self.name, self.native)
 
 
@@ -31,12 +31,12 @@ class OutOfMemory(Error, MemoryError):
 
     report: str = ""
 
-    def __reduce__(self):
+    def __reduce__(self) -> Tuple[Any, ...]:
         return (*super().__reduce__(), {"report": self.report})
 
 
-class LimitExceeded(OutOfMemory):
-    """A limit that the user set would be passed."""
+class LimitExceeded(Error):
+    """A limit on something other than an allocation would be passed: names of tags, the floors of a card, descriptors."""
 
 
 class NoHostMemory(Error, MemoryError):

@@ -79,7 +79,7 @@ class Owned:
         self._handle, self._shared, self._process = handle, True, process()
 
     def close(self) -> None:
-        """Closes what this object owns. Idempotent; a failure is an exception, and the object counts as closed."""
+        """Ends the object now. A second call does nothing."""
         if not self._closed:
             self._closed = True
             code = self._close_quietly(self._handle)
@@ -151,24 +151,24 @@ class Runtime(Owned, close="weir_runtime_close"):
     @property
     def driver(self) -> str:
         """The library that was opened, or "simulated"."""
-        return self._info().driver.decode("utf-8", "replace")
+        return str(self._info().driver, "utf-8", "replace")
 
     @property
     def driver_version(self) -> int:
         """13000 is CUDA 13.0."""
-        return self._info().driver_version
+        return int(self._info().driver_version)
 
     @property
     def device_count(self) -> int:
-        """How many devices the runtime has."""
-        return self._info().device_count
+        """How many devices there are."""
+        return int(self._info().device_count)
 
     def device(self, number: int = 0) -> "Device":
-        """The device of this number."""
+        """The device with that number, from 0."""
         return Device(self, number)
 
     def devices(self) -> "List[Device]":
-        """All devices, by number."""
+        """All devices."""
         return [Device(self, number) for number in range(self.device_count)]
 
     def __repr__(self) -> str:
@@ -204,7 +204,13 @@ class Device:
 def check_device(device: Any) -> None:
     """Raises a TypeError that says what to pass, if this is not a weir.Device."""
     if not isinstance(device, Device):
-        raise TypeError(f"weir: expected a weir.Device, got {device!r}; weir.Runtime().device(0) is the first one")
+        raise TypeError(f"weir: device: expected a weir.Device, got {device!r}; weir.Runtime().device(0) is the first one")
+
+
+def place_of(device: Any) -> Tuple[int, int]:
+    """Runtime and number of a device, as calls take them."""
+    check_device(device)
+    return device.runtime._handle, device.number
 
 
 class Stream(Owned, close="weir_stream_close"):
@@ -218,7 +224,7 @@ class Stream(Owned, close="weir_stream_close"):
         check_device(device)
         self.device = device
         self._kept: Any = None
-        self._own(_native.new(lib.weir_stream_create, device.runtime._handle, device.number,
+        self._own(_native.new(lib.weir_stream_create, *place_of(device),
                               int(blocking), priority))
 
     @classmethod
@@ -229,7 +235,7 @@ class Stream(Owned, close="weir_stream_close"):
         wrapped = cls.__new__(cls)
         wrapped.device = device
         wrapped._kept = stream
-        wrapped._own(_native.new(lib.weir_stream_wrap, device.runtime._handle, device.number,
+        wrapped._own(_native.new(lib.weir_stream_wrap, *place_of(device),
                                  native_stream(stream)))
         return wrapped
 
@@ -284,7 +290,7 @@ class Event(Owned, close="weir_event_close"):
     def __init__(self, device: Device, *, timing: bool = False, blocking_sync: bool = False) -> None:
         self.device = device
         flags = (1 if timing else 0) | (4 if blocking_sync else 0)
-        self._own(_native.new(lib.weir_event_create, device.runtime._handle, device.number, flags))
+        self._own(_native.new(lib.weir_event_create, *place_of(device), flags))
 
     def _words(self) -> str:
         return f"of device {self.device.number}, {'complete' if self.is_complete else 'pending'}"
@@ -300,7 +306,7 @@ class Event(Owned, close="weir_event_close"):
         return bool(_native.number(lib.weir_event_is_complete, self._handle, kind=ctypes.c_int32))
 
     def synchronize(self) -> None:
-        """Waits until the work before the last record() is done."""
+        """Waits until the work before the mark is done."""
         lib.weir_event_synchronize(self._handle)
 
     def elapsed_since(self, earlier: "Event") -> float:
@@ -333,7 +339,7 @@ def native_stream(stream: Any) -> int:
 def stream_argument(device: Device, stream: Any) -> Iterator[Optional[int]]:
     """The handle of any stream, for calls that take only streams that weir knows."""
     if stream is None or isinstance(stream, Stream):
-        yield stream and stream._handle
+        yield None if stream is None else stream._handle
     else:
         with Stream.wrap(device, stream) as known:
             yield known._handle
@@ -369,7 +375,7 @@ def _about_stream(call: Callable[..., Any], stream: Any, device: Optional[Device
 
 def reported_errors() -> int:
     """How many failures there were that no call could return, since the process began."""
-    return lib.weir_reported_errors()
+    return int(lib.weir_reported_errors())
 
 
 def option_rows() -> Iterator[Mapping[str, str]]:

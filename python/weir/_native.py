@@ -78,7 +78,7 @@ class Structure(ctypes.Structure):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, int):
-            low, high = _RANGES.get(dict(self._fields_)[name], (value, value))  # type: ignore[misc]
+            low, high = _RANGES.get(dict(self._fields_)[name], (value, value))
             if not low <= value <= high:
                 raise _does_not_fit(name, value, low, high)
         super().__setattr__(name, value)

@@ -9,7 +9,7 @@ from . import _native
 from ._allocator import NO_LIMIT
 from ._block import Block, Memory
 from ._errors import BadPointer, InvalidArgument, NotSupported
-from ._machine import Device, Size, Stream, as_bytes
+from ._machine import Device, Size, Stream, as_bytes, place_of
 from ._native import lib, structure
 from ._stats import AccessRights, PoolStats, StreamPoolAttribute, StreamPoolStats, ask
 
@@ -24,7 +24,8 @@ def known_stream(stream: Optional[Stream]) -> Any:
     if stream is None:
         return None
     if not isinstance(stream, Stream):
-        raise TypeError("weir: a weir.Stream is needed here; weir.Stream.wrap() makes one of any stream")
+        raise TypeError(f"weir: stream must be a weir.Stream or None, not {type(stream).__name__}; weir.Stream.wrap() makes "
+                        "one of any stream")
     return stream._handle
 
 
@@ -70,15 +71,11 @@ class StreamPool(Memory):
         # By address: handles of the blocks' streams. The program may close its own before it frees the blocks,
         # and a garbage collection may finalize a stream before them.
         self._streams: Dict[int, int] = {}
-        self._own(_native.new(call, device.runtime._handle, device.number, *arguments))
+        self._own(_native.new(call, *place_of(device), *arguments))
 
     @staticmethod
     def _close_quietly(handle: int, close: Callable[..., int] = _stream_pool_close) -> int:
         return close(handle, None)
-
-    def _record_stream(self, ptr: int, stream: Any) -> None:
-        raise NotSupported("weir: not_supported: a StreamPool takes no further streams of a block; free the block on "
-                           "the stream that uses it last", 19, "not_supported")
 
     def _live(self) -> int:
         try:
@@ -97,7 +94,7 @@ class StreamPool(Memory):
     # --- Memory ---------------------------------------------------------------------------------
 
     def allocate(self, nbytes: Size, stream: Optional[Stream] = None, *, alignment: int = 0) -> Block:
-        """Memory that work queued on `stream` from now on may use; without a stream, on the legacy stream."""
+        """A block for work queued on `stream` from now on. An alignment of 0 is 256."""
         nbytes = as_bytes(nbytes)
         pointer = ctypes.c_void_p()
         with self._kept(stream, pointer) as known:
@@ -117,6 +114,11 @@ class StreamPool(Memory):
         finally:
             if known is not None:
                 _stream_close(known)
+
+    def record_stream(self, ptr: Union[int, Block], stream: Optional[Stream]) -> None:
+        """Work queued on `stream` until the memory is freed may use it, too: the stream of the free then waits
+        for it. Call it at any time before the free, outside captures."""
+        lib.weir_stream_pool_record_stream(self._handle, int(ptr), known_stream(stream))
 
     def deallocate(self, ptr: int, stream: Optional[Stream] = None, *, size: Optional[int] = None) -> None:
         """Frees an address that Block.release() passed on. The stream may be any that has been made to wait
@@ -167,7 +169,7 @@ class StreamPool(Memory):
         return _native.number(lib.weir_stream_pool_get_attribute, self._handle, int(attribute))
 
     def set_attribute(self, attribute: StreamPoolAttribute, value: int) -> None:
-        """Sets an attribute of the driver's pool."""
+        """Flags are 0 or 1, the others bytes; peaks can be set to 0 only."""
         lib.weir_stream_pool_set_attribute(self._handle, int(attribute), value)
 
     @property
@@ -185,11 +187,11 @@ class StreamPool(Memory):
         return bool(self.attribute(_reuse_rule(rule)))
 
     def set_reuse(self, rule: StreamPoolAttribute, allowed: bool = True) -> None:
-        """Allows or forbids one of the driver's rules for reusing memory."""
+        """Switches one of the three reuse attributes."""
         self.set_attribute(_reuse_rule(rule), int(allowed))
 
     def stats(self) -> StreamPoolStats:
-        """Counters of the pool."""
+        """The driver's figures of all users of the pool, and what was allocated here."""
         return ask(StreamPoolStats, "weir_stream_pool_stats", lib.weir_stream_pool_get_stats, self._handle)
 
     def reset_peaks(self) -> None:
@@ -208,7 +210,7 @@ class StreamPool(Memory):
         lib.weir_stream_pool_set_peer(self._handle, device.number, int(on))
 
     def peer_access(self, device: Device) -> AccessRights:
-        """What `device` may do with the memory of this pool."""
+        """What another device may do with the memory."""
         return AccessRights(_native.number(lib.weir_stream_pool_get_peer, self._handle, device.number,
                                            kind=ctypes.c_int32))
 
@@ -252,10 +254,26 @@ class _BlockPool(Memory, close="weir_block_pool_close"):
     _create: str
     _on_device: bool
 
-    def __init__(self, device: Device, *, threshold: Optional[int] = None) -> None:
+    def __init__(self, device: Device, *, threshold: Optional[Size] = None, declared_uses: bool = False) -> None:
+        """declared_uses: a freed block waits for its own and the recorded streams alone before it goes to another
+        stream, and not for the work of all streams that weir knows."""
         self.device = device
-        self._own(_native.new(getattr(lib, self._create), device.runtime._handle, device.number,
-                              NO_LIMIT if threshold is None else threshold))
+        options = structure("weir_block_pool_options")()
+        options.flags = 1 if declared_uses else 0
+        options.threshold = NO_LIMIT if threshold is None else as_bytes(threshold)
+        self._own(_native.new(getattr(lib, self._create), *place_of(device),
+                              ctypes.byref(options)))
+
+    @staticmethod
+    def rounded_size(nbytes: Size) -> int:
+        """The size of the block that a request of so many bytes gets."""
+        return _native.number(lib.weir_block_pool_rounded_size, as_bytes(nbytes))
+
+    @property
+    def threshold(self) -> Optional[int]:
+        """The most that is cached, in bytes; None: everything."""
+        most = _native.number(lib.weir_block_pool_get_threshold, self._handle)
+        return None if most == NO_LIMIT else most
 
     def _live(self) -> int:
         return self.stats().blocks.current

@@ -5,7 +5,7 @@ means."""
 import ctypes
 import enum
 from dataclasses import dataclass, field, fields
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple, Type, TypeVar
 
 from . import _native
 from ._native import lib, structure
@@ -172,7 +172,7 @@ class ManagedInfo:
 
 @dataclass(frozen=True)
 class RecorderStats:
-    """Counters of a recorder."""
+    """What a Recorder has written."""
 
     written: int = 0  #: events in the file
     dropped: int = 0
@@ -203,7 +203,7 @@ class PhysicalInfo:
 
 @dataclass(frozen=True)
 class PoolSnapshot:
-    """One pool of a snapshot: its counters, blocks and physical memory."""
+    """One pool of an allocator as it was; number 0 is the allocator's own memory."""
 
     id: int
     name: str
@@ -223,7 +223,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What a device is and can do, as it was when the runtime was opened."""
+    """What a device is and can do."""
 
     name: str
     total_memory: int   #: bytes
@@ -238,16 +238,20 @@ class DeviceInfo:
 # --- From structures --------------------------------------------------------------------------------
 
 
-def values(kind: Any, read: Any) -> Any:
+_Values = TypeVar("_Values")
+
+
+def values(kind: Type[_Values], read: Any) -> _Values:
     """A dataclass of the members that it shares its names with in a structure."""
     members = {}
-    for member in fields(kind):
+    described: Any = kind
+    for member in fields(described):
         value = getattr(read, member.name)
         members[member.name] = Gauge(value.current, value.peak) if hasattr(value, "peak") else value
     return kind(**members)
 
 
-def ask(kind: Any, name: str, call: Any, *arguments: Any) -> Any:
+def ask(kind: Type[_Values], name: str, call: Any, *arguments: Any) -> _Values:
     """What a call writes into the structure `name`, as a dataclass."""
     read = structure(name)()
     call(*arguments, ctypes.byref(read))
@@ -256,7 +260,7 @@ def ask(kind: Any, name: str, call: Any, *arguments: Any) -> Any:
 
 def tag_name(tag: int) -> str:
     name = lib.weir_tag_name(tag)
-    return "" if name is None else name.decode("utf-8", "replace")
+    return "" if name is None else str(name, "utf-8", "replace")
 
 
 def block_info(read: Any) -> BlockInfo:

@@ -46,7 +46,7 @@ def checked(answer: Tuple[Any, ...]) -> Tuple[Any, ...]:
     code, native, message, *rest = answer
     if code:
         name = lib.weir_error_name(code).decode()
-        kind = OutOfMemory if code == _OUT_OF_MEMORY else error_class(code)
+        kind: Any = OutOfMemory if code == _OUT_OF_MEMORY else error_class(code)
         raise kind(message, code, name, native)
     return tuple(rest)
 

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import warnings
-from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 from torch.utils import _pytree
@@ -49,7 +49,7 @@ def watch(report: Optional[Report] = None) -> None:
 def _stack() -> Stack:
     """Of the program: without the frames of this package, and those of torch that called it."""
     frame = sys._getframe(1)
-    frames = []
+    frames: List[Any] = []
     while frame is not None and len(frames) < _DEEPEST:
         code = frame.f_code
         file = os.path.abspath(code.co_filename)

@@ -20,7 +20,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 from . import _native
 from ._allocator import Allocator, plugin_options, process_allocator
 from ._errors import Error, OutOfMemory
-from ._machine import Device, Options, Runtime, Stream, native_stream
+from ._machine import Device, Options, Runtime, Stream, native_stream, place_of
 from ._native import lib
 from ._pools import PinnedPool, StreamPool
 from ._report import allocator_report
@@ -151,7 +151,7 @@ class _Memory:
             return None  # an ExternalStream lives and dies without our knowing
         device = self.allocator.device
         try:
-            handle = _native.new(lib.weir_stream_wrap, device.runtime._handle, device.number, stream.ptr)
+            handle = _native.new(lib.weir_stream_wrap, *place_of(device), stream.ptr)
         except Error:
             return None  # it is being captured; next time
         entry = _Stream(handle, stream)
@@ -302,7 +302,7 @@ def _cupy_error(problem: OutOfMemory, size: int, allocator: Allocator) -> OutOfM
     if theirs is None:
         return problem
 
-    class OutOfMemoryError(type(problem), theirs):  # type: ignore[misc]
+    class OutOfMemoryError(type(problem), theirs):  # type: ignore[misc,valid-type]
         """weir.OutOfMemory and cupy.cuda.memory.OutOfMemoryError in one."""
 
         # CuPy's would make a message of its own.

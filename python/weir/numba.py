@@ -59,7 +59,7 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._memory: Optional[Allocator] = None
+        self._memory: Any = None  # an Allocator, once it was initialised
         self._live: Dict[int, Block] = {}
         self._released: List[Block] = []  # not used by Numba any more, perhaps by the device
         self._released_bytes = 0

@@ -19,13 +19,13 @@ std::string_view environment_value(const char* variable) noexcept {
 
 void report_unavailable(const char* variable, const error& reason) noexcept try {
   error reported = reason;
-  reported.detail = std::string{variable} + ": " + reason.detail;
+  reported.set_detail(std::string{variable} + ": " + reason.detail());
   // Never destroyed: allocators may be made until the process ends.
   static std::mutex& mutex = *new std::mutex;
   static auto& known = *new std::set<std::pair<std::string, errc>>;
   {
     const std::lock_guard lock{mutex};
-    if (!known.emplace(variable, reason.code).second) return;
+    if (!known.emplace(variable, reason.code()).second) return;
   }
   report_error(reported);
 } catch (const std::bad_alloc&) {

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "base/environment.hpp"
@@ -38,22 +40,66 @@ std::string_view meaning(errc code) noexcept {
 
 std::string to_string(errc code) { return std::string{name(code)}; }
 
-std::string error::message() const {
-  std::string facts{call};
-  if (native != 0) {
-    facts += call.empty() ? "native code " : " = ";
-    facts += std::to_string(native);
+namespace {
+
+/// What an error of a code alone has besides. Never destroyed: errors are made at the end of the
+/// process, too. Needs no memory of the host.
+const error_fields& no_fields() noexcept {
+  alignas(error_fields) static std::byte storage[sizeof(error_fields)];
+  static const error_fields* const made = new (storage) error_fields{};
+  return *made;
+}
+
+}  // namespace
+
+error::error(error_fields fields) noexcept : code_{std::exchange(fields.code, errc::internal)} {
+  if (fields == no_fields()) return;
+  try {
+    more_ = std::make_shared<const error_fields>(std::move(fields));
+  } catch (const std::bad_alloc&) {  // then without the rest
   }
-  if (requested != bytes{}) {
+}
+
+const error_fields& error::fields() const noexcept {
+  return more_ == nullptr ? no_fields() : *more_;
+}
+
+void error::set_code(errc code) noexcept { code_ = code; }
+
+void error::set_requested(bytes requested) noexcept {
+  try {
+    auto changed = std::make_shared<error_fields>(fields());
+    changed->requested = requested;
+    more_ = std::move(changed);
+  } catch (const std::bad_alloc&) {  // then as it was
+  }
+}
+
+void error::set_detail(std::string detail) noexcept {
+  try {
+    auto changed = std::make_shared<error_fields>(fields());
+    changed->detail = std::move(detail);
+    more_ = std::move(changed);
+  } catch (const std::bad_alloc&) {  // then as it was
+  }
+}
+
+std::string error::message() const {
+  std::string facts{call()};
+  if (native() != 0) {
+    facts += call().empty() ? "native code " : " = ";
+    facts += std::to_string(native());
+  }
+  if (requested() != bytes{}) {
     if (!facts.empty()) facts += ", ";
-    facts += to_string(requested);
+    facts += to_string(requested());
   }
 
-  std::string text{name(code)};
+  std::string text{name(code())};
   text += ": ";
-  text += meaning(code);
+  text += meaning(code());
   if (!facts.empty()) text += " (" + facts + ")";
-  if (!detail.empty()) text += ": " + detail;
+  if (!detail().empty()) text += ": " + detail();
   return text;
 }
 
@@ -69,9 +115,11 @@ out_of_memory::~out_of_memory() = default;
 const char* out_of_memory::what() const noexcept { return message_.c_str(); }
 
 void raise(error reason) {
-  if (reason.code == errc::out_of_memory) throw out_of_memory{std::move(reason)};
+  if (reason.code() == errc::out_of_memory) throw out_of_memory{std::move(reason)};
   throw failure{std::move(reason)};
 }
+
+void raise(errc code) { raise(error{code}); }
 
 namespace {
 

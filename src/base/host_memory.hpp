@@ -6,6 +6,6 @@
 
 namespace weir { inline namespace v0 { namespace detail {
 
-[[nodiscard]] inline error no_host_memory() { return error{.code = errc::no_host_memory}; }
+[[nodiscard]] inline error no_host_memory() { return error{{.code = errc::no_host_memory}}; }
 
 }}}  // namespace weir::v0::detail

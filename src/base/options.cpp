@@ -230,7 +230,7 @@ std::string describe(const interval<T>& range) {
 // --- Errors -------------------------------------------------------------------------------------
 
 error bad_option(std::string detail) {
-  return {.code = errc::bad_option, .detail = std::move(detail)};
+  return {{.code = errc::bad_option, .detail = std::move(detail)}};
 }
 
 std::string in_quotes(std::string_view text) { return '"' + std::string{text} + '"'; }
@@ -367,7 +367,7 @@ result<options> options_from_environment(const environment& source, options init
     if (value.empty()) return {};
     auto done = set(initial, name, value);
     if (!done && done.code() == errc::bad_option)
-      return bad_option(std::string{variable} + ": " + done.error().detail);
+      return bad_option(std::string{variable} + ": " + done.error().detail());
     return done;
   };
 #define WEIR_OPTION(member, type, first, values, unit, variable, meaning) \

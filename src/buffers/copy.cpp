@@ -70,7 +70,7 @@ result<void> copy_peer(void* to, device to_device, const void* from, device from
                        const stream_ref& stream) try {
   if (&to_device.driver() != &from_device.driver() ||
       &to_device.driver() != &stream.device().driver()) {
-    return error{.code = errc::invalid_argument, .detail = "devices of different runtimes"};
+    return error{{.code = errc::invalid_argument, .detail = "devices of different runtimes"}};
   }
   if (size == bytes{}) return {};
   WEIR_TRY(check_sides(to, from, size));
@@ -102,7 +102,7 @@ result<void> fill_pattern(void* to, const void* pattern, bytes element, std::uin
                           const stream_ref& stream) try {
   if (pattern == nullptr || element == bytes{}) return errc::invalid_argument;
   const auto size = checked_multiply(element, count);
-  if (!size) return error{.code = errc::size_overflow, .requested = element};
+  if (!size) return error{{.code = errc::size_overflow, .requested = element}};
   const auto* const value = static_cast<const unsigned char*>(pattern);
   if (is_one_byte(value, element.count())) return fill_bytes(to, value[0], *size, stream);
   if (count == 0) return {};

@@ -18,7 +18,7 @@ using driver::check;
 
 namespace {
 
-error bad_box(const char* reason) { return {.code = errc::invalid_argument, .detail = reason}; }
+error bad_box(const char* reason) { return {{.code = errc::invalid_argument, .detail = reason}}; }
 
 /// From the first byte of the first row to the last byte of the last, gaps included.
 result<interval> extent_of(const const_pitched_memory& side, const box& size) {
@@ -31,7 +31,7 @@ result<interval> extent_of(const const_pitched_memory& side, const box& size) {
   const auto rows = checked_multiply(side.pitch, size.rows - 1);
   const auto gaps = planes && rows ? checked_add(*planes, *rows) : std::nullopt;
   const auto all = gaps ? checked_add(*gaps, size.width) : std::nullopt;
-  if (!all) return error{.code = errc::size_overflow, .requested = size.width};
+  if (!all) return error{{.code = errc::size_overflow, .requested = size.width}};
   return interval_of(side.data, *all);
 }
 

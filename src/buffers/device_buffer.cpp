@@ -11,6 +11,7 @@
 #include "device/finished_work.hpp"
 #include "pools/all_devices.hpp"
 #include "pools/guarded.hpp"
+#include "pools/memory_home.hpp"
 #include "pools/thread_stream.hpp"
 #include "weir/buffer/copy.hpp"
 #include "weir/device/event.hpp"
@@ -21,7 +22,7 @@ result<device_buffer> device_buffer::create(any_resource memory, bytes size,
                                             const stream_ref& stream, contents initial,
                                             bytes alignment) {
   return pools::guarded([&]() -> result<device_buffer> {
-    if (!memory) return error{.code = errc::invalid_argument, .detail = "an empty resource"};
+    if (!memory) return error{{.code = errc::invalid_argument, .detail = "an empty resource"}};
     WEIR_TRY_VALUE(data, memory.try_allocate(size, stream, alignment));
     device_buffer buffer;
     buffer.memory_ = std::move(memory);
@@ -36,7 +37,8 @@ result<device_buffer> device_buffer::create(any_resource memory, bytes size,
 }
 
 device_buffer::~device_buffer() {
-  if (const auto freed = free(); !freed) report_error(freed.error());
+  const void* const memory = data_;
+  pools::report_failed_free(free(), memory, capacity_);
 }
 
 device_buffer::device_buffer(device_buffer&& other) noexcept
@@ -50,7 +52,8 @@ device_buffer::device_buffer(device_buffer&& other) noexcept
 
 device_buffer& device_buffer::operator=(device_buffer&& other) noexcept {
   if (this == &other) return *this;
-  if (const auto freed = free(); !freed) report_error(freed.error());
+  const void* const memory = data_;
+  pools::report_failed_free(free(), memory, capacity_);
   memory_ = std::move(other.memory_);
   stream_ = std::exchange(other.stream_, std::nullopt);
   thread_ = other.thread_;
@@ -91,10 +94,10 @@ result<void> device_buffer::check_stream() const {
   if (!stream_) return errc::moved_from;
   if (!detail::is_of_another_thread(thread_)) return {};
   return pools::guarded([]() -> result<void> {
-    return error{.code = errc::bad_stream,
-                 .detail =
-                     "the buffer belongs to the per-thread default stream of another thread; "
-                     "call hand_over() first"};
+    return error{{.code = errc::bad_stream,
+                  .detail =
+                      "the buffer belongs to the per-thread default stream of another thread; "
+                      "call hand_over() first"}};
   });
 }
 
@@ -140,8 +143,8 @@ result<void> device_buffer::hand_over(const stream_ref& next) {
   if (!stream_) return errc::moved_from;
   return pools::guarded([&]() -> result<void> {
     if (next.device() != memory_.device()) {
-      return error{.code = errc::bad_stream,
-                   .detail = "the stream is of another device than the buffer's memory"};
+      return error{{.code = errc::bad_stream,
+                    .detail = "the stream is of another device than the buffer's memory"}};
     }
     if (detail::is_of_another_thread(thread_)) {
       const context_scope bound{stream_->device()};
@@ -155,7 +158,13 @@ result<void> device_buffer::hand_over(const stream_ref& next) {
   });
 }
 
-result<void> device_buffer::record_stream(const stream_ref& other) {
+result<void> device_buffer::record_stream(const stream_ref& other) const {
+  if (!stream_) return errc::moved_from;
+  if (data_ == nullptr) return {};
+  return memory_.record_stream(data_, other);
+}
+
+result<void> device_buffer::join(const stream_ref& other) {
   WEIR_TRY(check_stream());
   return pools::guarded([&] { return buffers::queue_wait(*stream_, other); });
 }
@@ -165,11 +174,11 @@ namespace {
 result<void> check_part(const device_buffer& buffer, bytes offset, bytes size) {
   WEIR_TRY(buffer.check_stream());
   if (offset <= buffer.size() && size <= buffer.size() - offset) return {};
-  return error{.code = errc::invalid_argument,
-               .requested = size,
-               .detail = "a copy of " + to_string(size) + " at offset " +
-                         std::to_string(offset.count()) + " exceeds the buffer of " +
-                         to_string(buffer.size())};
+  return error{{.code = errc::invalid_argument,
+                .requested = size,
+                .detail = "a copy of " + to_string(size) + " at offset " +
+                          std::to_string(offset.count()) + " exceeds the buffer of " +
+                          to_string(buffer.size())}};
 }
 
 result<void> queue_copy(device_buffer& to, bytes to_offset, const device_buffer& from,

@@ -46,7 +46,7 @@ bool has_exclusive_device(const detail::device_state& of) {
   return any_exclusive(of, [](weir::device) { return true; });
 }
 
-void add_exclusive_devices(const detail::device_state& of, awaited_work& work) {
+void add_exclusive_devices(const detail::device_state& of, pools::awaited_work& work) {
   any_exclusive(of, [&](weir::device each) {
     const auto& state = detail::device_state::of(each);
     if (state.context.load(std::memory_order_acquire) != nullptr) work.add(each);

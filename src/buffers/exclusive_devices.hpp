@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "buffers/stream_uses.hpp"
 #include "device/state.hpp"
+#include "pools/stream_uses.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 
@@ -20,7 +20,7 @@ namespace weir { inline namespace v0 { namespace buffers {
 /// Whether the runtime has such a device.
 [[nodiscard]] bool has_exclusive_device(const detail::device_state& of);
 /// Adds all work of such devices, as far as they have a context.
-void add_exclusive_devices(const detail::device_state& of, awaited_work& work);
+void add_exclusive_devices(const detail::device_state& of, pools::awaited_work& work);
 
 /// What must stay idle while a view lives: a stream, or all such devices.
 struct idle_part {

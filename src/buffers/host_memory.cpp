@@ -10,6 +10,7 @@
 #include "base/host_memory.hpp"
 #include "device/state.hpp"
 #include "pools/all_devices.hpp"
+#include "pools/memory_home.hpp"
 #include "pools/relaxed_free.hpp"
 #include "weir/base/checked.hpp"
 #include "weir/device/event.hpp"
@@ -30,12 +31,13 @@ result<device_address> device_address_of(const context_scope& bound, void* host)
 
 /// The memory is not the program's alone yet, and no object is left to unregister it.
 error still_registered(error reason, bytes size) noexcept {
-  reason.requested = size;
+  reason.set_requested(size);
   try {
-    reason.detail = to_string(size) +
-                    " stay registered, because work that may use them could not be waited for; do "
-                    "not free this memory" +
-                    (reason.detail.empty() ? "" : ": " + reason.detail);
+    reason.set_detail(
+        to_string(size) +
+        " stay registered, because work that may use them could not be waited for; do "
+        "not free this memory" +
+        (reason.detail().empty() ? "" : ": " + reason.detail()));
   } catch (const std::bad_alloc&) {  // then without details
   }
   return reason;
@@ -48,10 +50,10 @@ namespace detail {
 result<mapped_block> mapped_block::create(weir::device home, bytes size, bytes alignment,
                                           mapped_options settings) try {
   if (size == bytes{})
-    return error{.code = errc::invalid_argument, .detail = "a buffer of nothing"};
+    return error{{.code = errc::invalid_argument, .detail = "a buffer of nothing"}};
   constexpr bytes page{4096};  // what the driver aligns host memory to
   const auto whole = alignment > page ? checked_add(size, alignment) : std::optional{size};
-  if (!whole) return error{.code = errc::size_overflow, .requested = size};
+  if (!whole) return error{{.code = errc::size_overflow, .requested = size}};
   const context_scope bound{home};
   if (!bound) return bound.error();
   const thread_capture_mode_guard relaxed{home};
@@ -75,7 +77,11 @@ result<mapped_block> mapped_block::create(weir::device home, bytes size, bytes a
   return detail::no_host_memory();
 }
 
-mapped_block::~mapped_block() { report_failure(close()); }
+mapped_block::~mapped_block() {
+  const void* const memory = host_;
+  const bytes size = size_;
+  pools::report_failed_free(close(), memory, size);
+}
 
 mapped_block::mapped_block(mapped_block&& other) noexcept
     : home_{std::move(other.home_)},
@@ -86,7 +92,9 @@ mapped_block::mapped_block(mapped_block&& other) noexcept
 
 mapped_block& mapped_block::operator=(mapped_block&& other) noexcept {
   if (this == &other) return *this;
-  report_failure(close());
+  const void* const memory = host_;
+  const bytes size = size_;
+  pools::report_failed_free(close(), memory, size);
   home_ = std::move(other.home_);
   base_ = std::exchange(other.base_, nullptr);
   host_ = std::exchange(other.host_, nullptr);
@@ -134,7 +142,7 @@ result<registered_memory> registered_memory::pin(weir::device home, void* first,
                                                  unsigned flags) try {
   if (first == nullptr || size == 0) return errc::invalid_argument;
   if (!home.capabilities().host_register) {
-    return error{.code = errc::not_supported, .detail = "the device cannot register host memory"};
+    return error{{.code = errc::not_supported, .detail = "the device cannot register host memory"}};
   }
   const context_scope bound{home};
   if (!bound) return bound.error();
@@ -143,7 +151,7 @@ result<registered_memory> registered_memory::pin(weir::device home, void* first,
   const auto native = bound.driver().mem_host_register(first, size, flags);
   if (native == driver::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
     auto reason = driver::make_error(call::mem_host_register, native, bytes{size});
-    reason.code = errc::already_mapped;
+    reason.set_code(errc::already_mapped);
     return reason;
   }
   WEIR_TRY(check(call::mem_host_register, native, bytes{size}));
@@ -158,7 +166,11 @@ result<registered_memory> registered_memory::pin(weir::device home, void* first,
   return detail::no_host_memory();
 }
 
-registered_memory::~registered_memory() { detail::report_failure(close()); }
+registered_memory::~registered_memory() {
+  const void* const memory = host_;
+  const bytes size = size_;
+  pools::report_failed_free(close(), memory, size);
+}
 
 registered_memory::registered_memory(registered_memory&& other) noexcept
     : home_{std::move(other.home_)},
@@ -168,7 +180,9 @@ registered_memory::registered_memory(registered_memory&& other) noexcept
 
 registered_memory& registered_memory::operator=(registered_memory&& other) noexcept {
   if (this == &other) return *this;
-  detail::report_failure(close());
+  const void* const memory = host_;
+  const bytes size = size_;
+  pools::report_failed_free(close(), memory, size);
   home_ = std::move(other.home_);
   host_ = std::exchange(other.host_, nullptr);
   device_ = std::exchange(other.device_, 0);

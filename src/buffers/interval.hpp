@@ -26,17 +26,17 @@ struct interval {
 /// invalid_argument: null; size_overflow: past the end of the addresses.
 [[nodiscard]] inline result<interval> interval_of(const void* pointer, bytes size) {
   if (pointer == nullptr) {
-    return error{.code = errc::invalid_argument, .requested = size, .detail = "a null address"};
+    return error{{.code = errc::invalid_argument, .requested = size, .detail = "a null address"}};
   }
   const auto end = checked_add(address_of(pointer), size.count());
-  if (!end) return error{.code = errc::size_overflow, .requested = size};
+  if (!end) return error{{.code = errc::size_overflow, .requested = size}};
   return interval{address_of(pointer), *end};
 }
 
 [[nodiscard]] inline error overlap_error(bytes size) {
-  return {.code = errc::invalid_argument,
-          .requested = size,
-          .detail = "source and destination overlap"};
+  return {{.code = errc::invalid_argument,
+           .requested = size,
+           .detail = "source and destination overlap"}};
 }
 
 }}}  // namespace weir::v0::buffers

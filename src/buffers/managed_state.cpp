@@ -9,6 +9,7 @@
 #include "device/finished_work.hpp"
 #include "pools/all_devices.hpp"
 #include "pools/guarded.hpp"
+#include "pools/memory_home.hpp"
 #include "pools/relaxed_free.hpp"
 #include "weir/base/checked.hpp"
 #include "weir/driver/table.hpp"
@@ -24,7 +25,7 @@ namespace {
 constexpr bytes managed_alignment{256};
 
 error view_lives() {
-  return {.code = errc::not_ready, .detail = "the host has a view of managed memory"};
+  return {{.code = errc::not_ready, .detail = "the host has a view of managed memory"}};
 }
 
 bool is_concurrent(weir::device home) { return home.capabilities().concurrent_managed_access; }
@@ -38,7 +39,7 @@ result<void> managed_state::allocate() {
   // Where the driver's alignment does not suffice: room for padding.
   const auto whole =
       alignment_ > managed_alignment ? checked_add(size_, alignment_) : std::optional{size_};
-  if (!whole) return error{.code = errc::size_overflow, .requested = size_};
+  if (!whole) return error{{.code = errc::size_overflow, .requested = size_}};
   const context_scope bound{device()};
   if (!bound) return bound.error();
   const thread_capture_mode_guard relaxed{device()};
@@ -53,7 +54,8 @@ result<void> managed_state::allocate() {
 }
 
 managed_state::~managed_state() {
-  detail::report_failure(free());
+  const auto* const memory = reinterpret_cast<const void*>(first_);
+  pools::report_failed_free(free(), memory, size_);
   if (!forked()) ends_.stop();
 }
 
@@ -67,7 +69,7 @@ attachment managed_state::attached() const {
 
 result<void> managed_state::check_runtime(const stream_ref& stream) const {
   if (&stream.device().driver() == home_->calls) return {};
-  return error{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"};
+  return error{{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"}};
 }
 
 bool managed_state::needs_idle_devices() const {
@@ -87,15 +89,15 @@ result<void> managed_state::check_use(const stream_ref& stream) const {
   if (is_concurrent(stream.device())) return {};
   if (any_exclusive_view(*home_, stream)) return view_lives();
   if (mode_ == attachment::host) {
-    return error{.code = errc::not_permitted, .detail = "the memory is attached to the host"};
+    return error{{.code = errc::not_permitted, .detail = "the memory is attached to the host"}};
   }
   if (mode_ == attachment::single && attached_to_ != stream) {
-    return error{.code = errc::bad_stream, .detail = "the memory is attached to another stream"};
+    return error{{.code = errc::bad_stream, .detail = "the memory is attached to another stream"}};
   }
   return {};
 }
 
-result<void> managed_state::record_stream(const stream_ref& stream) {
+result<void> managed_state::use_on(const stream_ref& stream) {
   if (forked()) return detail::fork_error();
   WEIR_TRY(check_runtime(stream));
   ends_.listen_on(stream.device());
@@ -107,8 +109,8 @@ result<void> managed_state::record_stream(const stream_ref& stream) {
 
 result<void> managed_state::attach(attachment mode, const stream_ref& stream) {
   if (mode == attachment::single && (stream.is_legacy() || stream.is_per_thread())) {
-    return error{.code = errc::invalid_argument,
-                 .detail = "memory cannot be attached to a default stream"};
+    return error{{.code = errc::invalid_argument,
+                  .detail = "memory cannot be attached to a default stream"}};
   }
   if (forked()) return detail::fork_error();
   WEIR_TRY(check_runtime(stream));
@@ -138,8 +140,8 @@ void managed_state::stream_closing(const stream_ref& stream) noexcept {
 
 // --- Views ---------------------------------------------------------------------------------------
 
-result<void> managed_state::gather(awaited_work& work, const event* behind) {
-  using captures = stream_uses::captures;
+result<void> managed_state::gather(pools::awaited_work& work, const event* behind) {
+  using captures = pools::stream_uses::captures;
   if (needs_idle_devices()) {
     WEIR_TRY(uses_.gather(work, captures::refused));
     add_exclusive_devices(*home_, work);
@@ -175,8 +177,8 @@ result<void> managed_state::begin_view(patience waiting, const event* behind) {
   const detail::mutex_lock lock{mutex_};
   if (waiting == patience::do_not_wait) {
     if (needs_idle_devices()) {
-      return error{.code = errc::not_supported,
-                   .detail = "without concurrent managed access only waiting can tell"};
+      return error{{.code = errc::not_supported,
+                    .detail = "without concurrent managed access only waiting can tell"}};
     }
     if (is_of_one_stream()) uses_.add(*attached_to_);
     WEIR_TRY_VALUE(done, uses_.poll());
@@ -184,7 +186,7 @@ result<void> managed_state::begin_view(patience waiting, const event* behind) {
     add_view();
     return {};
   }
-  awaited_work work;
+  pools::awaited_work work;
   WEIR_TRY(gather(work, behind));
   // Before the wait: work that is queued from now on would run beside the view.
   add_view();
@@ -218,8 +220,8 @@ result<void> managed_state::wait_until_unused() {
   if (forked()) return detail::fork_error();
   const detail::mutex_lock lock{mutex_};
   if (views_ != 0) return view_lives();
-  awaited_work work;
-  WEIR_TRY(uses_.gather(work, stream_uses::captures::refused));
+  pools::awaited_work work;
+  WEIR_TRY(uses_.gather(work, pools::stream_uses::captures::refused));
   ++views_;  // keeps streams away until it is over
   result<void> waited;
   {
@@ -234,10 +236,10 @@ result<void> managed_state::wait_until_unused() {
 // --- The end -------------------------------------------------------------------------------------
 
 result<void> managed_state::wait_for_users() noexcept {
-  awaited_work work;
+  pools::awaited_work work;
   const auto gathered = pools::contained([&] {
     const detail::mutex_lock lock{mutex_};
-    return uses_.gather(work, stream_uses::captures::ignored);
+    return uses_.gather(work, pools::stream_uses::captures::ignored);
   });
   if (gathered) return work.wait();
   // There is no host memory to tell them apart with: all devices are waited for.

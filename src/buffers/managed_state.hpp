@@ -8,9 +8,9 @@
 
 #include "base/mutex.hpp"
 #include "buffers/exclusive_devices.hpp"
-#include "buffers/stream_uses.hpp"
 #include "device/state.hpp"
 #include "pools/stream_ends.hpp"
+#include "pools/stream_uses.hpp"
 #include "weir/buffer/managed_memory.hpp"
 #include "weir/device/event.hpp"
 #include "weir/device/virtual_memory.hpp"
@@ -48,7 +48,7 @@ class managed_state final : public detail::stream_listener {
   /// Once, before anything else.
   result<void> allocate() WEIR_EXCLUDES(mutex_);
   /// Work on `stream` may use the memory from now on.
-  result<void> record_stream(const stream_ref& stream) WEIR_EXCLUDES(mutex_);
+  result<void> use_on(const stream_ref& stream) WEIR_EXCLUDES(mutex_);
   /// Queues the change on the stream; the new mode counts from now on.
   result<void> attach(attachment mode, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
 
@@ -73,7 +73,7 @@ class managed_state final : public detail::stream_listener {
   [[nodiscard]] bool is_of_one_stream() const WEIR_REQUIRES(mutex_);
   result<void> check_use(const stream_ref& stream) const WEIR_REQUIRES(mutex_);
   /// What a view has to wait for.
-  result<void> gather(awaited_work& work, const event* behind) WEIR_REQUIRES(mutex_);
+  result<void> gather(pools::awaited_work& work, const event* behind) WEIR_REQUIRES(mutex_);
   /// Counts a view, and keeps streams away meanwhile; throws std::bad_alloc.
   void add_view() WEIR_REQUIRES(mutex_);
   void drop_view() noexcept WEIR_REQUIRES(mutex_);
@@ -90,7 +90,7 @@ class managed_state final : public detail::stream_listener {
   attachment mode_ WEIR_GUARDED_BY(mutex_);
   /// With attachment::single, while the stream lives.
   std::optional<stream_ref> attached_to_ WEIR_GUARDED_BY(mutex_);
-  stream_uses uses_ WEIR_GUARDED_BY(mutex_);
+  pools::stream_uses uses_ WEIR_GUARDED_BY(mutex_);
   unsigned views_ WEIR_GUARDED_BY(mutex_) = 0;
   std::optional<idle_part> kept_idle_ WEIR_GUARDED_BY(mutex_);  // while there are views
 };

@@ -11,13 +11,13 @@ namespace weir { inline namespace v0 { namespace buffers {
 namespace {
 
 error outside_of_the_capture() {
-  return {.code = errc::capture_forbidden,
-          .detail = "a captured stream cannot wait for work outside of its capture"};
+  return {{.code = errc::capture_forbidden,
+           .detail = "a captured stream cannot wait for work outside of its capture"}};
 }
 
 error joined_by_the_legacy_stream() {
-  return {.code = errc::capture_forbidden,
-          .detail = "the legacy stream cannot wait for work of a capture"};
+  return {{.code = errc::capture_forbidden,
+           .detail = "the legacy stream cannot wait for work of a capture"}};
 }
 
 }  // namespace

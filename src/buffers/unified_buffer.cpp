@@ -55,14 +55,14 @@ driver::CUdevice old_number(managed_place place) noexcept {
 /// Whether the place exists and takes part in concurrent access.
 result<void> check_place(const managed_state& memory, managed_place place, bool old_form) {
   if (place.is_host_node() && old_form) {
-    return error{.code = errc::not_supported, .detail = "a driver before CUDA 12.2 has no nodes"};
+    return error{{.code = errc::not_supported, .detail = "a driver before CUDA 12.2 has no nodes"}};
   }
   if (!place.is_device()) return {};
   auto& state = detail::device_state::of(memory.device());
   WEIR_TRY_VALUE(target, state.owner->device(device_id{place.number()}));
   if (target.capabilities().concurrent_managed_access) return {};
-  return error{.code = errc::not_supported,
-               .detail = to_string(place) + " has no concurrent managed access"};
+  return error{{.code = errc::not_supported,
+                .detail = to_string(place) + " has no concurrent managed access"}};
 }
 
 std::optional<managed_place> place_of(int type, int number) {
@@ -169,7 +169,7 @@ result<void> queue_prefetch(managed_state& memory, detail::managed_block::part r
   // The driver requires this of the stream's device too, whatever the target.
   WEIR_TRY(check_place(memory, stream.device(), old_form));
   WEIR_TRY(check_outside_captures(stream));
-  WEIR_TRY(memory.record_stream(stream));
+  WEIR_TRY(memory.use_on(stream));
   const context_scope bound{stream.device()};
   if (!bound) return bound.error();
   const auto& calls = bound.driver();
@@ -212,11 +212,11 @@ result<managed_block> managed_block::create_on(const stream_ref& stream, bytes s
                                                bytes alignment, contents initial,
                                                const void* values, attachment mode) {
   if (size == bytes{}) {
-    return error{.code = errc::invalid_argument, .detail = "size must be greater than zero"};
+    return error{{.code = errc::invalid_argument, .detail = "size must be greater than zero"}};
   }
   const weir::device home = stream.device();
   if (!home.capabilities().managed_memory) {
-    return error{.code = errc::not_supported, .detail = "the device has no managed memory"};
+    return error{{.code = errc::not_supported, .detail = "the device has no managed memory"}};
   }
   WEIR_TRY(check_outside_captures(stream));
   // Memory that the host writes first is attached to the host until then: so it may write while the
@@ -234,7 +234,7 @@ result<managed_block> managed_block::create_on(const stream_ref& stream, bytes s
   }
   if (block.attached() != mode) WEIR_TRY(block.attach(mode, stream));
   if (is_zeroed && !is_host_first) {
-    WEIR_TRY(block.record_stream(stream));
+    WEIR_TRY(block.use_on(stream));
     WEIR_TRY(fill_bytes(block.data(), 0, size, stream));
   }
   return block;
@@ -253,9 +253,9 @@ bytes managed_block::size() const noexcept { return state_ != nullptr ? state_->
 weir::device managed_block::device() const noexcept { return state_->device(); }
 attachment managed_block::attached() const noexcept { return state_->attached(); }
 
-result<void> managed_block::record_stream(const stream_ref& stream) const {
+result<void> managed_block::use_on(const stream_ref& stream) const {
   if (state_ == nullptr) return errc::moved_from;
-  return pools::guarded([&] { return state_->record_stream(stream); });
+  return pools::guarded([&] { return state_->use_on(stream); });
 }
 
 result<view_hold> managed_block::begin_view(patience waiting, const event* behind) const {
@@ -300,8 +300,8 @@ result<void> managed_block::prefer(part range, std::optional<managed_place> plac
 result<void> managed_block::accessed_by(part range, managed_place accessor, bool on) const {
   WEIR_TRY(pools::guarded([&]() -> result<void> {
     if (!accessor.is_host_node()) return check_place(*state_, accessor, false);
-    return error{.code = errc::invalid_argument,
-                 .detail = "the accessor must be a device or the whole host, not a host node"};
+    return error{{.code = errc::invalid_argument,
+                  .detail = "the accessor must be a device or the whole host, not a host node"}};
   }));
   return advise(
       *state_, range,
@@ -336,8 +336,8 @@ result<void> managed_block::move_to(bytes size, const stream_ref& stream) {
     std::memset(rest, 0, (size - kept).count());
   } else {
     if (mode == attachment::single) WEIR_TRY(fresh.attach(mode, stream));
-    WEIR_TRY(record_stream(stream));
-    WEIR_TRY(fresh.record_stream(stream));
+    WEIR_TRY(use_on(stream));
+    WEIR_TRY(fresh.use_on(stream));
     WEIR_TRY(copy_bytes(fresh.data(), data(), kept, stream));
     WEIR_TRY(fill_bytes(rest, 0, size - kept, stream));
   }

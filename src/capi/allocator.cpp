@@ -5,6 +5,7 @@
 
 #include "capi/guard.hpp"
 #include "capi/objects.hpp"
+#include "capi/structures.hpp"
 #include "heap/fast_path.hpp"
 #include "weir.h"
 
@@ -22,9 +23,7 @@ result<std::shared_ptr<allocator_object>> make_allocator(const device_argument& 
   return std::make_shared<allocator_object>(home.machine, std::move(memory), legacy);
 }
 
-bool lacks_memory(errc code) noexcept {
-  return code == errc::out_of_memory || code == errc::limit_exceeded;
-}
+bool lacks_memory(errc code) noexcept { return code == errc::out_of_memory; }
 
 oom_handler oom_handler_of(allocator_object& object, weir_allocator* handle) {
   const std::lock_guard lock{object.mutex};
@@ -100,8 +99,10 @@ weir_error register_callback(weir_allocator* allocator, weir_reclaim_callback ca
     WEIR_NEEDS(callback);
     WEIR_NEEDS(registration);
     auto object = std::make_shared<callback_object>();
-    object->registered = (owner->memory.*add)(
-        [callback, context](bytes needed) { return callback(context, needed.count()) != 0; });
+    WEIR_TRY_VALUE(registered, (owner->memory.*add)([callback, context](bytes needed) {
+                     return callback(context, needed.count()) != 0;
+                   }));
+    object->registered = std::move(registered);
     WEIR_TRY_VALUE(handle, hand_out_handle<weir_callback>(std::move(object)));
     *registration = handle;
     return {};
@@ -134,7 +135,7 @@ weir_error weir_allocator_close(weir_allocator* allocator) {
     if (allocator == nullptr) return {};
     WEIR_TRY_VALUE(object, find(allocator));
     if (object->permanent)
-      return error{.code = errc::not_permitted, .detail = "this allocator is the process's own"};
+      return error{{.code = errc::not_permitted, .detail = "this allocator is the process's own"}};
     WEIR_TRY(take(allocator));
     return object->memory.close();
   });
@@ -163,7 +164,7 @@ weir_error weir_allocator_allocate(weir_allocator* allocator, uint64_t size, wei
       return weir_ok;
     }
   }
-  return allocate_on_slow_path(allocator, size, allocator_alignment, stream, pointer);
+  return allocate_on_slow_path(allocator, size, default_alignment, stream, pointer);
 }
 
 weir_error weir_allocator_allocate_aligned(weir_allocator* allocator, uint64_t size,
@@ -195,6 +196,33 @@ weir_error weir_allocator_free(weir_allocator* allocator, void* pointer) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(object, find(allocator));
     return object->memory.try_deallocate(pointer);
+  });
+}
+
+weir_error weir_allocator_allocate_cached(weir_allocator* allocator, uint64_t size,
+                                          weir_stream* stream, void** pointer) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(allocator));
+    WEIR_NEEDS(pointer);
+    *pointer = nullptr;
+    WEIR_TRY_VALUE(target, find_stream(stream, *object));
+    WEIR_TRY_VALUE(memory, object->memory.try_allocate_cached(bytes{size}, target.ref));
+    *pointer = memory;
+    return {};
+  });
+}
+
+weir_error weir_allocator_rounded_size(uint64_t size, uint64_t* rounded) {
+  return guarded([&]() -> result<void> {
+    WEIR_NEEDS(rounded);
+    return write_size(caching_allocator::rounded_size(bytes{size}), rounded);
+  });
+}
+
+weir_error weir_segment_size(uint64_t size, uint64_t* segment) {
+  return guarded([&]() -> result<void> {
+    WEIR_NEEDS(segment);
+    return write_size(segment_size(bytes{size}), segment);
   });
 }
 

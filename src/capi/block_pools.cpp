@@ -2,37 +2,35 @@
 // The C ABI's pools of whole blocks: plain device memory, and pinned host memory.
 #include <memory>
 #include <utility>
-#include <variant>
 
+#include "capi/block_pools.hpp"
 #include "capi/guard.hpp"
+#include "capi/memory_source.hpp"
 #include "capi/objects.hpp"
 #include "capi/structures.hpp"
 #include "weir.h"
-#include "weir/pool/bin_pool.hpp"
-#include "weir/pool/pinned_pool.hpp"
 
-namespace weir { inline namespace v0 { namespace capi {
+namespace weir { inline namespace v0 { namespace capi { namespace {
 
-/// Either pool, with the same interface.
-struct block_pool_object {
-  std::shared_ptr<runtime> machine;
-  std::variant<bin_pool, pinned_pool> kind;
+result<block_pool_options> options_of(const weir_block_pool_options* options) {
+  const weir_block_pool_options initial = WEIR_BLOCK_POOL_OPTIONS_INIT;
+  WEIR_TRY_VALUE(known, take_in(options, initial));
+  WEIR_TRY(check_flags(known.flags, weir_block_pool_declared_uses));
+  block_pool_options settings;
+  settings.threshold = bytes{known.threshold};
+  if ((known.flags & weir_block_pool_declared_uses) != 0)
+    settings.crossing = crossing_rule::declared_uses;
+  return settings;
+}
 
-  [[nodiscard]] const block_pool& pool() const noexcept {
-    if (const auto* const bins = std::get_if<bin_pool>(&kind)) return *bins;
-    return *std::get_if<pinned_pool>(&kind);
-  }
-};
-WEIR_HANDLE_KIND(block_pool)
-
-namespace {
-
-template <class Pool>
-result<void> create_block_pool(weir_runtime* runtime, std::int32_t device, std::uint64_t threshold,
-                               weir_block_pool** pool) {
+template <class Pool, class... Source>
+result<void> create_block_pool(weir_runtime* runtime, std::int32_t device,
+                               const weir_block_pool_options* options, weir_block_pool** pool,
+                               Source... source) {
   WEIR_NEEDS(pool);
   WEIR_TRY_VALUE(home, find_device(runtime, device));
-  WEIR_TRY_VALUE(created, Pool::create(home.device, {.threshold = bytes{threshold}}));
+  WEIR_TRY_VALUE(settings, options_of(options));
+  WEIR_TRY_VALUE(created, Pool::create(home.device, settings, std::move(source)...));
   auto object =
       std::make_shared<block_pool_object>(block_pool_object{home.machine, std::move(created)});
   WEIR_TRY_VALUE(handle, hand_out_handle<weir_block_pool>(std::move(object)));
@@ -48,14 +46,49 @@ using namespace weir::capi;
 
 extern "C" {
 
-weir_error weir_bin_pool_create(weir_runtime* runtime, int32_t device, uint64_t threshold,
-                                weir_block_pool** pool) {
-  return guarded([&] { return create_block_pool<bin_pool>(runtime, device, threshold, pool); });
+weir_error weir_bin_pool_create(weir_runtime* runtime, int32_t device,
+                                const weir_block_pool_options* options, weir_block_pool** pool) {
+  return guarded([&] { return create_block_pool<bin_pool>(runtime, device, options, pool); });
 }
 
-weir_error weir_pinned_pool_create(weir_runtime* runtime, int32_t device, uint64_t threshold,
-                                   weir_block_pool** pool) {
-  return guarded([&] { return create_block_pool<pinned_pool>(runtime, device, threshold, pool); });
+weir_error weir_bin_pool_create_from_source(weir_runtime* runtime, int32_t device,
+                                            const weir_block_pool_options* options,
+                                            const weir_memory_source* source,
+                                            weir_block_pool** pool) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(upstream, c_source::create(source));
+    return create_block_pool<bin_pool>(runtime, device, options, pool, std::move(upstream));
+  });
+}
+
+weir_error weir_pinned_pool_create(weir_runtime* runtime, int32_t device,
+                                   const weir_block_pool_options* options, weir_block_pool** pool) {
+  return guarded([&] { return create_block_pool<pinned_pool>(runtime, device, options, pool); });
+}
+
+weir_error weir_block_pool_get_device(weir_block_pool* pool, int32_t* device) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_NEEDS(device);
+    *device = object->pool().device().id().number();
+    return {};
+  });
+}
+
+weir_error weir_block_pool_rounded_size(uint64_t size, uint64_t* rounded) {
+  return guarded([&]() -> result<void> {
+    WEIR_NEEDS(rounded);
+    return write_size(block_pool::rounded_size(bytes{size}), rounded);
+  });
+}
+
+weir_error weir_block_pool_get_threshold(weir_block_pool* pool, uint64_t* threshold) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_NEEDS(threshold);
+    *threshold = object->pool().threshold().count();
+    return {};
+  });
 }
 
 weir_error weir_block_pool_close(weir_block_pool* pool) {
@@ -160,10 +193,10 @@ weir_error weir_block_pool_empty_cache(weir_block_pool* pool, uint64_t* released
   });
 }
 
-weir_error weir_block_pool_set_threshold(weir_block_pool* pool, uint64_t most) {
+weir_error weir_block_pool_set_threshold(weir_block_pool* pool, uint64_t threshold) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(object, find(pool));
-    return object->pool().set_threshold(bytes{most});
+    return object->pool().set_threshold(bytes{threshold});
   });
 }
 }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "capi/block_pools.hpp"
 #include "capi/guard.hpp"
 #include "capi/structures.hpp"
 #include "weir.h"
@@ -17,7 +18,8 @@ namespace weir { inline namespace v0 { namespace capi { namespace {
 
 result<buffer_argument<device_buffer>> find_device_buffer(weir_buffer* handle) {
   return find_buffer<device_buffer>(
-      handle, {.code = errc::not_supported, .detail = "only buffers of an allocator can do this"});
+      handle, {{.code = errc::not_supported,
+                .detail = "only buffers of an allocator, and plain ones, can do this"}});
 }
 
 }  // namespace
@@ -28,13 +30,39 @@ using namespace weir::capi;
 
 extern "C" {
 
-weir_error weir_buffer_create(weir_allocator* allocator, uint64_t size, weir_stream* stream,
-                              weir_buffer** buffer) {
+weir_error weir_buffer_create(weir_allocator* allocator, uint64_t size, uint32_t flags,
+                              weir_stream* stream, weir_buffer** buffer) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(owner, find(allocator));
     WEIR_NEEDS(buffer);
     WEIR_TRY_VALUE(target, find_stream(stream, *owner));
+    WEIR_TRY_VALUE(initial, contents_from(flags));
+    WEIR_TRY_VALUE(memory, device_buffer::create(owner->memory, bytes{size}, target.ref, initial));
+    return hand_out_buffer(owner->machine, target.held, std::move(memory), buffer);
+  });
+}
+
+weir_error weir_buffer_create_copy(weir_allocator* allocator, const void* data, uint64_t size,
+                                   weir_stream* stream, weir_buffer** buffer) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(owner, find(allocator));
+    WEIR_NEEDS(data);
+    WEIR_NEEDS(buffer);
+    WEIR_TRY_VALUE(target, find_stream(stream, *owner));
     WEIR_TRY_VALUE(memory, device_buffer::create(owner->memory, bytes{size}, target.ref));
+    WEIR_TRY(copy_bytes(memory.data(), data, bytes{size}, target.ref));
+    return hand_out_buffer(owner->machine, target.held, std::move(memory), buffer);
+  });
+}
+
+weir_error weir_buffer_create_pooled(weir_block_pool* pool, uint64_t size, uint32_t flags,
+                                     weir_stream* stream, weir_buffer** buffer) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(owner, find(pool));
+    WEIR_NEEDS(buffer);
+    WEIR_TRY_VALUE(target, find_stream(stream, owner->pool().device()));
+    WEIR_TRY_VALUE(initial, contents_from(flags));
+    WEIR_TRY_VALUE(memory, pooled_memory::create(owner->pool(), bytes{size}, target.ref, initial));
     return hand_out_buffer(owner->machine, target.held, std::move(memory), buffer);
   });
 }
@@ -55,7 +83,7 @@ weir_error weir_buffer_create_pinned(weir_runtime* runtime, int32_t device, uint
                                      weir_buffer** buffer) {
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(buffer);
-    if (size == 0) return error{.code = errc::invalid_argument, .detail = "the size is zero"};
+    if (size == 0) return error{{.code = errc::invalid_argument, .detail = "the size is zero"}};
     WEIR_TRY_VALUE(home, find_device(runtime, device));
     WEIR_TRY_VALUE(memory, buffer_object::pinned::create(home.device, bytes{size}, bytes{64}, {}));
     return hand_out_buffer(home.machine, nullptr, std::move(memory), buffer);
@@ -121,11 +149,23 @@ weir_error weir_buffer_record_stream(weir_buffer* buffer, weir_stream* stream) {
     };
     if (auto* const owned = std::get_if<device_buffer>(&object->memory))
       return record(*owned, owned->device());
-    if (auto* const managed = std::get_if<buffer_object::managed>(&object->memory))
-      return record(*managed, managed->device());
     if (auto* const pooled = std::get_if<pooled_memory>(&object->memory))
       return record(*pooled, pooled->stream().device());
-    return error{.code = errc::not_supported, .detail = "nothing orders a pinned buffer"};
+    if (std::holds_alternative<buffer_object::managed>(object->memory))
+      return error{{.code = errc::not_supported,
+                    .detail = "a managed buffer records no streams; call weir_buffer_use_on() "
+                              "before each piece of work"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "pinned buffers are not stream-ordered; wait for the stream before "
+                            "closing them"}};
+  });
+}
+
+weir_error weir_buffer_join(weir_buffer* buffer, weir_stream* other) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(argument, find_device_buffer(buffer));
+    WEIR_TRY_VALUE(target, find_stream(other, argument.memory->device()));
+    return argument.memory->join(target.ref);
   });
 }
 

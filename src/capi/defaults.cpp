@@ -56,12 +56,11 @@ const int fork_watch = ::pthread_atfork(nullptr, nullptr, look_after_fork);
 /// driver_gone: see is_lost_to_fork. All who open something of the process's hold the lock.
 result<std::unique_lock<std::mutex>> lock_defaults() {
   if (fork_watch != 0)
-    return error{.code = errc::system, .native = fork_watch, .detail = "pthread_atfork"};
+    return error{{.code = errc::system, .native = fork_watch, .detail = "pthread_atfork"}};
   if (is_lost_to_fork.load(std::memory_order_relaxed))
-    return error{.code = errc::driver_gone,
-                 .detail =
-                     "the process was forked while another thread opened its runtime or "
-                     "an allocator of it"};
+    return error{{.code = errc::driver_gone,
+                  .detail = "the process was forked while another thread opened its runtime or "
+                            "an allocator of it"}};
   return std::unique_lock{default_mutex};
 }
 
@@ -70,7 +69,7 @@ result<options> default_options(const char* from_program) {
   options initial;
   initial.runtime = runtime_choice::cuda;
   // Those who call hooks tell nobody when they destroy a stream.
-  initial.heap_unannounced_ends = true;
+  initial.heap_allow_unreleased_streams = true;
   WEIR_TRY_VALUE(from_environment, options_from_environment({}, initial));
   return read_options(from_environment, from_program);
 }
@@ -197,8 +196,8 @@ weir_error weir_default_set_options(const char* list) {
     if (!lock) return lock.error();
     const opened_runtime* const opened = default_machine.load(std::memory_order_relaxed);
     if (opened != nullptr && !same_machine(opened->settings, settings)) {
-      return error{.code = errc::not_permitted,
-                   .detail = "the process's runtime is open already, with other options"};
+      return error{{.code = errc::not_permitted,
+                    .detail = "the process's runtime is open already, with other options"}};
     }
     const std::unique_ptr<const std::string> replaced{
         std::exchange(default_list, new std::string{list == nullptr ? "" : list})};

@@ -48,7 +48,7 @@ c_handler* kept_handler(weir_error_handler handler, void* context) noexcept {
 
 void forward_report(const error& failed, void* registered) noexcept {
   const auto& receiver = *static_cast<const c_handler*>(registered);
-  const auto code = static_cast<weir_error>(failed.code);
+  const auto code = static_cast<weir_error>(failed.code());
   try {
     receiver.handler(receiver.context, code, failed.message().c_str());
   } catch (const std::bad_alloc&) {
@@ -67,10 +67,10 @@ weir_error remember(const error& failed) noexcept {
       locals->message[length] = '\0';
     }
   } catch (const std::bad_alloc&) {
-    write_message(name(failed.code), "no host memory for the message");
+    write_message(name(failed.code()), "no host memory for the message");
   }
-  last_native = failed.native;
-  return static_cast<weir_error>(failed.code);
+  last_native = failed.native();
+  return static_cast<weir_error>(failed.code());
 }
 
 weir_error remember(errc code, const char* detail) noexcept {

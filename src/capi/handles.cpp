@@ -67,7 +67,7 @@ result<std::uint32_t> idle_slot() {
     return index;
   }
   if (slot_count == chunk_slots * most_chunks)
-    return error{.code = errc::limit_exceeded, .detail = "there are too many open handles"};
+    return error{{.code = errc::limit_exceeded, .detail = "there are too many open handles"}};
   std::atomic<slot*>& chunk = chunks[slot_count / chunk_slots];
   if (chunk.load(std::memory_order_relaxed) == nullptr)
     chunk.store(new slot[chunk_slots], std::memory_order_release);
@@ -77,15 +77,15 @@ result<std::uint32_t> idle_slot() {
 result<slot*> open_slot(handle_kind kind, std::uint64_t number) {
   const std::string noun{name_of(kind)};
   if (number == 0)
-    return error{.code = errc::invalid_argument, .detail = "the " + noun + " is null"};
+    return error{{.code = errc::invalid_argument, .detail = "the " + noun + " is null"}};
   slot* const entry =
       (number & 0xff) == static_cast<std::uint8_t>(kind) && index_in(number) < slot_count
           ? slot_at(index_in(number))
           : nullptr;
   if (entry != nullptr && entry->number.load(std::memory_order_relaxed) == number) return entry;
   if (entry != nullptr && (number >> 32) != 0 && (number >> 32) <= entry->generation)
-    return error{.code = errc::closed, .detail = "the " + noun + " was closed"};
-  return error{.code = errc::invalid_argument, .detail = "this is no " + noun};
+    return error{{.code = errc::closed, .detail = "the " + noun + " was closed"}};
+  return error{{.code = errc::invalid_argument, .detail = "this is no " + noun}};
 }
 
 /// Waits until every read section that may have seen the slot as it was is over. They are short,

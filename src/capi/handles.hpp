@@ -35,7 +35,7 @@ enum class handle_kind : std::uint8_t {
   shared = 0x1b,
   link = 0x1d,
   offer = 0x1f,
-  capture_notice = 0x21,
+  capture_guard = 0x21,
   buffer_pool = 0x23,
 };
 

@@ -43,7 +43,8 @@ weir_memory_stats to_c(const memory_stats& from) noexcept {
 }
 
 result<tag> find_tag(std::uint32_t number) {
-  if (number > tag::most) return error{.code = errc::not_found, .detail = "no tag has this number"};
+  if (number > tag::most)
+    return error{{.code = errc::not_found, .detail = "no tag has this number"}};
   return tag::numbered(static_cast<std::uint16_t>(number));
 }
 
@@ -133,6 +134,39 @@ weir_error weir_allocator_reset_peaks(weir_allocator* allocator) {
     WEIR_TRY_VALUE(object, find(allocator));
     object->memory.reset_peaks();
     return {};
+  });
+}
+
+weir_error weir_allocator_reset_counters(weir_allocator* allocator) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(allocator));
+    object->memory.reset_counters();
+    return {};
+  });
+}
+
+weir_error weir_allocator_get_block_streams(weir_allocator* allocator, const void* address,
+                                            uint64_t* streams, uint64_t capacity, uint64_t* count) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(allocator));
+    WEIR_NEEDS(count);
+    if (streams == nullptr && capacity != 0)
+      return error{{.code = errc::invalid_argument, .detail = "streams is null"}};
+    *count = 0;
+    const auto wanted = reinterpret_cast<std::uintptr_t>(address);
+    for (const pool_snapshot& pool : object->memory.snapshot().pools) {
+      for (const block_info& block : pool.blocks) {
+        if (block.address != wanted ||
+            (block.state != block_state::live && block.state != block_state::pending))
+          continue;
+        const auto& known = block.state == block_state::live ? block.recorded : block.waits_for;
+        for (std::size_t i = 0; i < std::min<std::uint64_t>(known.size(), capacity); ++i)
+          streams[i] = known[i].number();
+        *count = known.size();
+        return {};
+      }
+    }
+    return error{{.code = errc::foreign_pointer, .detail = "no block begins at this address"}};
   });
 }
 

@@ -103,7 +103,7 @@ WEIR_HANDLE_KIND(imported)
 // --- Arguments ----------------------------------------------------------------------------------
 
 [[nodiscard]] inline error missing(const char* parameter) {
-  return {.code = errc::invalid_argument, .detail = std::string{parameter} + " is null"};
+  return {{.code = errc::invalid_argument, .detail = std::string{parameter} + " is null"}};
 }
 
 /// Returns early where a pointer that the call needs is null.
@@ -112,7 +112,7 @@ WEIR_HANDLE_KIND(imported)
 
 [[nodiscard]] inline result<void> check_flags(std::uint32_t flags, std::uint32_t known) {
   if ((flags & ~known) == 0) return {};
-  return error{.code = errc::invalid_argument, .detail = "a flag is unknown"};
+  return error{{.code = errc::invalid_argument, .detail = "a flag is unknown"}};
 }
 
 /// A device of a runtime, which is kept alive.

@@ -36,15 +36,15 @@ weir_error allocate_from_default(std::int32_t device, std::size_t size, plugin_s
 
 [[noreturn]] void throw_failure_of(weir_error code, std::int32_t device, std::size_t size,
                                    plugin_stream stream) {
-  error reason{.code = static_cast<errc>(code),
-               .native = weir_last_error_native(),
-               .requested = bytes{size}};
+  error reason{{.code = static_cast<errc>(code),
+                .native = weir_last_error_native(),
+                .requested = bytes{size}}};
   const default_allocator source = existing_allocator_of(device);
-  if (lacks_memory(reason.code) && source.object != nullptr) {
+  if (lacks_memory(reason.code()) && source.object != nullptr) {
     const stream_ref ref = stream.on(*source.object);
     throw out_of_memory{std::move(reason), source.object->memory.explain(bytes{size}, ref).text()};
   }
-  reason.detail = weir_last_error_message();
+  reason.set_detail(weir_last_error_message());
   raise(std::move(reason));
 }
 
@@ -122,10 +122,10 @@ weir_error weir_plugin_set_stream(int32_t device, void* stream) {
     WEIR_TRY_VALUE(home, default_allocator_of(device));
     thread_locals* const locals = own_thread_locals();
     if (locals == nullptr)
-      return error{.code = errc::no_host_memory, .detail = "for a thread's streams"};
+      return error{{.code = errc::no_host_memory, .detail = "for a thread's streams"}};
     auto* const set = named_stream(locals, device);
     if (set == nullptr)
-      return error{.code = errc::limit_exceeded, .detail = "only 64 devices have such a stream"};
+      return error{{.code = errc::limit_exceeded, .detail = "only 64 devices have such a stream"}};
     if (stream == nullptr) {
       set->reset();
       return {};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "capi/guard.hpp"
+#include "capi/memory_source.hpp"
 #include "capi/objects.hpp"
 #include "capi/structures.hpp"
 #include "capi/thread_locals.hpp"
@@ -20,11 +21,11 @@ struct capture_object {
 };
 WEIR_HANDLE_KIND(capture)
 
-struct capture_notice_object {
+struct capture_guard_object {
   std::shared_ptr<allocator_object> owner;
-  capture_notice notice;
+  capture_guard notice;
 };
-WEIR_HANDLE_KIND(capture_notice)
+WEIR_HANDLE_KIND(capture_guard)
 
 namespace {
 
@@ -43,10 +44,10 @@ result<void> create_pool(weir_allocator* allocator, const char* name, std::uint3
   WEIR_TRY_VALUE(object, find(allocator));
   WEIR_NEEDS(name);
   WEIR_NEEDS(pool);
-  WEIR_TRY(check_flags(flags, weir_pool_exportable | weir_pool_retains));
+  WEIR_TRY(check_flags(flags, weir_pool_exportable | weir_pool_for_graphs));
   pool_options settings;
   settings.exportable = (flags & weir_pool_exportable) != 0;
-  settings.retains = (flags & weir_pool_retains) != 0;
+  settings.for_graphs = (flags & weir_pool_for_graphs) != 0;
   settings.suspendable = std::move(suspendable);
   WEIR_TRY_VALUE(created, object->memory.create_pool(name, std::move(settings)));
   return hand_out_pool(object, allocator, std::move(created), pool);
@@ -64,6 +65,21 @@ extern "C" {
 weir_error weir_pool_create(weir_allocator* allocator, const char* name, uint32_t flags,
                             weir_pool** pool) {
   return guarded([&] { return create_pool(allocator, name, flags, {}, pool); });
+}
+
+weir_error weir_pool_create_from_source(weir_allocator* allocator, const char* name,
+                                        const weir_memory_source* source, int32_t one_block,
+                                        weir_pool** pool) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(allocator));
+    WEIR_NEEDS(name);
+    WEIR_NEEDS(pool);
+    WEIR_TRY_VALUE(upstream, c_source::create(source));
+    WEIR_TRY_VALUE(created,
+                   object->memory.create_pool(name, {.one_block_per_segment = one_block != 0,
+                                                     .source = std::move(upstream)}));
+    return hand_out_pool(object, allocator, std::move(created), pool);
+  });
 }
 
 weir_error weir_pool_close(weir_pool* pool) {
@@ -123,7 +139,7 @@ weir_error weir_pool_enter(weir_pool* pool) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(object, find(pool));
     thread_locals* const locals = own_thread_locals();
-    if (locals == nullptr) return error{.code = errc::no_host_memory};
+    if (locals == nullptr) return error{{.code = errc::no_host_memory}};
     locals->entered.reserve(locals->entered.size() + 1);
     locals->entered.push_back(std::make_unique<pool_scope>(object->pool));
     return {};
@@ -134,7 +150,7 @@ weir_error weir_pool_leave(void) {
   return guarded([&]() -> result<void> {
     thread_locals* const locals = existing_thread_locals();
     if (locals == nullptr || locals->entered.empty())
-      return error{.code = errc::invalid_argument, .detail = "the thread is in no pool"};
+      return error{{.code = errc::invalid_argument, .detail = "the thread is in no pool"}};
     locals->entered.pop_back();
     return {};
   });
@@ -163,17 +179,17 @@ weir_error weir_capture_end(weir_capture* capture) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(object, find(capture));
     const std::lock_guard lock{object->mutex};
-    object->memory.end();
+    object->memory.end_capture();
     return {};
   });
 }
 
-weir_error weir_capture_keep_with(weir_capture* capture, void* native_graph) {
+weir_error weir_capture_tie_to_graph(weir_capture* capture, void* native_graph) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(object, find(capture));
     WEIR_NEEDS(native_graph);
     const std::lock_guard lock{object->mutex};
-    return object->memory.keep_with(static_cast<driver::CUgraph>(native_graph));
+    return object->memory.tie_to_graph(static_cast<driver::CUgraph>(native_graph));
   });
 }
 
@@ -183,7 +199,7 @@ weir_error weir_capture_get_pool(weir_capture* capture, weir_pool** pool) {
     WEIR_NEEDS(pool);
     const std::lock_guard lock{object->mutex};
     memory_pool own_pool = object->memory.pool();
-    if (!own_pool) return error{.code = errc::closed, .detail = "the allocator was closed"};
+    if (!own_pool) return error{{.code = errc::closed, .detail = "the allocator was closed"}};
     return hand_out_pool(object->owner, object->owner_handle, std::move(own_pool), pool);
   });
 }
@@ -196,23 +212,23 @@ weir_error weir_capture_close(weir_capture* capture) {
   });
 }
 
-weir_error weir_capture_notice_open(weir_allocator* allocator, weir_capture_notice** notice) {
+weir_error weir_capture_guard_open(weir_allocator* allocator, weir_capture_guard** guard) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(owner, find(allocator));
-    WEIR_NEEDS(notice);
-    auto object = std::make_shared<capture_notice_object>();
-    object->notice = owner->memory.notice_captures();
+    WEIR_NEEDS(guard);
+    auto object = std::make_shared<capture_guard_object>();
+    object->notice = owner->memory.guard_captures().value();
     object->owner = std::move(owner);
-    WEIR_TRY_VALUE(handle, hand_out_handle<weir_capture_notice>(std::move(object)));
-    *notice = handle;
+    WEIR_TRY_VALUE(handle, hand_out_handle<weir_capture_guard>(std::move(object)));
+    *guard = handle;
     return {};
   });
 }
 
-weir_error weir_capture_notice_close(weir_capture_notice* notice) {
+weir_error weir_capture_guard_close(weir_capture_guard* guard) {
   return guarded([&]() -> result<void> {
-    if (notice == nullptr) return {};
-    WEIR_TRY(take(notice));
+    if (guard == nullptr) return {};
+    WEIR_TRY(take(guard));
     return {};
   });
 }

@@ -61,7 +61,7 @@ weir_error weir_recorder_start(weir_allocator* allocator, const char* path,
     auto object = std::make_shared<recorder_object>();
     object->observed = std::move(observed);
     object->writer = std::move(writer);
-    object->registration = object->observed->memory.add_observer(*object->writer);
+    object->registration = object->observed->memory.add_observer(*object->writer).value();
     WEIR_TRY_VALUE(handle, hand_out_handle<weir_recorder>(std::move(object)));
     *recorder = handle;
     return {};
@@ -92,12 +92,12 @@ weir_error weir_recorder_get_stats(weir_recorder* recorder, weir_recorder_stats*
   });
 }
 
-weir_error weir_recorder_stop(weir_recorder* recorder) {
+weir_error weir_recorder_close(weir_recorder* recorder) {
   return guarded([&]() -> result<void> {
     if (recorder == nullptr) return {};
     WEIR_TRY_VALUE(object, take(recorder));
-    object->registration.end();
-    return object->writer->stop();
+    object->registration.close();
+    return object->writer->close();
   });
 }
 }

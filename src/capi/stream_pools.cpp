@@ -42,7 +42,7 @@ result<void> hand_out_stream_pool(std::shared_ptr<runtime> machine, stream_pool 
 result<stream_pool_attribute> attribute_from(std::int32_t number) {
   if (number < weir_stream_pool_reuse_follow_event_dependencies ||
       number > weir_stream_pool_used_peak)
-    return error{.code = errc::invalid_argument, .detail = "there is no such attribute"};
+    return error{{.code = errc::invalid_argument, .detail = "there is no such attribute"}};
   return static_cast<stream_pool_attribute>(number);
 }
 
@@ -64,6 +64,25 @@ weir_error weir_stream_pool_create(weir_runtime* runtime, int32_t device,
     WEIR_TRY_VALUE(settings, config_from(known));
     WEIR_TRY_VALUE(created, stream_pool::create(home.device, settings));
     return hand_out_stream_pool(home.machine, std::move(created), pool);
+  });
+}
+
+weir_error weir_stream_pool_config_validate(const weir_stream_pool_config* config) {
+  return guarded([&]() -> result<void> {
+    WEIR_NEEDS(config);
+    const weir_stream_pool_config initial = WEIR_STREAM_POOL_CONFIG_INIT;
+    WEIR_TRY_VALUE(known, take_in(config, initial));
+    WEIR_TRY_VALUE(settings, config_from(known));
+    return settings.validate();
+  });
+}
+
+weir_error weir_stream_pool_get_device(weir_stream_pool* pool, int32_t* device) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_NEEDS(device);
+    *device = object->pool.device().id().number();
+    return {};
   });
 }
 
@@ -125,6 +144,15 @@ weir_error weir_stream_pool_deallocate_sized(weir_stream_pool* pool, void* point
     WEIR_TRY_VALUE(object, find(pool));
     WEIR_TRY_VALUE(target, find_stream(stream, object->pool.device()));
     return object->pool.try_deallocate(pointer, bytes{size}, target.ref);
+  });
+}
+
+weir_error weir_stream_pool_record_stream(weir_stream_pool* pool, void* pointer,
+                                          weir_stream* stream) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY_VALUE(target, find_stream(stream, object->pool.device()));
+    return object->pool.record_stream(pointer, target.ref);
   });
 }
 

@@ -27,7 +27,7 @@ void copy_text(char (&into)[Size], std::string_view text) noexcept {
 [[nodiscard]] inline result<void> hand_out_text(std::string_view text, char* into,
                                                 std::uint64_t capacity, std::uint64_t* length) {
   if (into == nullptr && capacity != 0)
-    return error{.code = errc::invalid_argument, .detail = "text is null"};
+    return error{{.code = errc::invalid_argument, .detail = "text is null"}};
   if (capacity != 0) {
     const std::size_t copied = std::min<std::size_t>(text.size(), capacity - 1);
     std::memcpy(into, text.data(), copied);
@@ -52,9 +52,9 @@ inline constexpr std::size_t most_struct_size = 65536;
 }
 
 [[nodiscard]] inline error wrong_size(std::size_t size, std::size_t first) {
-  return {.code = errc::bad_version,
-          .detail = "struct_size is " + std::to_string(size) + ", the first version has " +
-                    std::to_string(first)};
+  return {{.code = errc::bad_version,
+           .detail = "struct_size is " + std::to_string(size) + ", the first version has " +
+                     std::to_string(first)}};
 }
 
 /// Writes `known` over a structure of `size` bytes, which may be newer (longer) than ours: what
@@ -70,7 +70,7 @@ void write_over(Info known, void* into, std::size_t size) noexcept {
 template <class Info>
 [[nodiscard]] result<void> check_size(const Info* into, const char* parameter = "info") {
   if (into == nullptr)
-    return error{.code = errc::invalid_argument, .detail = std::string{parameter} + " is null"};
+    return error{{.code = errc::invalid_argument, .detail = std::string{parameter} + " is null"}};
   if (!is_struct_size(into->struct_size, sizeof(Info)))
     return wrong_size(into->struct_size, sizeof(Info));
   return {};
@@ -90,8 +90,8 @@ template <class Info>
   const auto* const rest = static_cast<const std::byte*>(from) + known;
   if (std::all_of(rest, rest + (size - known), [](std::byte b) { return b == std::byte{}; }))
     return {};
-  return error{.code = errc::bad_version,
-               .detail = "the structure says something that only a newer weir understands"};
+  return error{{.code = errc::bad_version,
+                .detail = "the structure says something that only a newer weir understands"}};
 }
 
 /// Takes a structure from a caller; null is `initial`. bad_version: too short, or it has something

@@ -16,8 +16,8 @@ namespace weir { inline namespace v0 { namespace capi { namespace {
 template <class Choice>
 result<Choice> choice_from(std::int32_t number, Choice last, const char* parameter) {
   if (number >= 0 && number <= static_cast<std::int32_t>(last)) return static_cast<Choice>(number);
-  return error{.code = errc::invalid_argument,
-               .detail = std::string{parameter} + " has no value " + std::to_string(number)};
+  return error{{.code = errc::invalid_argument,
+                .detail = std::string{parameter} + " has no value " + std::to_string(number)}};
 }
 
 suspend_progress progress_from(weir_progress_callback function, void* context) {

@@ -29,8 +29,8 @@ unsigned driver_flags(const event_options& settings) noexcept {
 
 result<event> event::create(weir::device owner, event_options settings) {
   if (settings.timing && settings.interprocess) {
-    return error{.code = errc::invalid_argument,
-                 .detail = "an event for other processes cannot have timing"};
+    return error{{.code = errc::invalid_argument,
+                  .detail = "an event for other processes cannot have timing"}};
   }
   const context_scope scope{owner};
   if (!scope) return scope.error();
@@ -91,10 +91,10 @@ result<void> event::record(const stream_ref& stream) {
 result<void> event::record(const stream_ref& stream, const context_scope& scope) {
   if (home_ == nullptr) return empty_reason();
   if (stream.device() != device()) [[unlikely]] {
-    return error{.code = errc::bad_stream,
-                 .detail = "an event of device " + std::to_string(device().id().number()) +
-                           " cannot be recorded on a stream of device " +
-                           std::to_string(stream.device().id().number())};
+    return error{{.code = errc::bad_stream,
+                  .detail = "an event of device " + std::to_string(device().id().number()) +
+                            " cannot be recorded on a stream of device " +
+                            std::to_string(stream.device().id().number())}};
   }
   WEIR_TRY(detail::check_scope(scope, device()));
   return check(call::event_record, scope.driver().event_record(handle_, stream.handle()));
@@ -105,9 +105,9 @@ result<void> event::record_all(const context_scope& scope) {
   WEIR_TRY(detail::check_scope(scope, device()));
   const auto record = scope.driver().ctx_record_event;
   if (record == nullptr) {
-    return error{.code = errc::not_supported,
-                 .call = driver::info(call::ctx_record_event).symbol,
-                 .detail = "the driver has no such call"};
+    return error{{.code = errc::not_supported,
+                  .call = driver::info(call::ctx_record_event).symbol,
+                  .detail = "the driver has no such call"}};
   }
   return check(call::ctx_record_event,
                record(home_->context.load(std::memory_order_acquire), handle_));
@@ -140,7 +140,7 @@ result<std::chrono::duration<float, std::milli>> event::elapsed(const event& fro
   if (!from) return from.empty_reason();
   if (!to) return to.empty_reason();
   if (((from.flags_ | to.flags_) & driver::CU_EVENT_DISABLE_TIMING) != 0) {
-    return error{.code = errc::invalid_argument, .detail = "an event without timing"};
+    return error{{.code = errc::invalid_argument, .detail = "an event without timing"}};
   }
   const context_scope scope{from.device()};
   if (!scope) return scope.error();
@@ -153,8 +153,8 @@ result<std::chrono::duration<float, std::milli>> event::elapsed(const event& fro
 result<driver::CUipcEventHandle> event::export_handle() const {
   if (home_ == nullptr) return empty_reason();
   if ((flags_ & driver::CU_EVENT_INTERPROCESS) == 0) {
-    return error{.code = errc::invalid_argument,
-                 .detail = "the event was not made for other processes"};
+    return error{
+        {.code = errc::invalid_argument, .detail = "the event was not made for other processes"}};
   }
   const context_scope scope{device()};
   if (!scope) return scope.error();

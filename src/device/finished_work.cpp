@@ -51,7 +51,7 @@ result<void> wait_for_all_work(const context_scope& bound) {
     return waited;
   }
   error refused = driver::make_error(call::mem_host_alloc, pinned);
-  if (refused.code == errc::out_of_memory) refused.code = errc::no_host_memory;
+  if (refused.code() == errc::out_of_memory) refused.set_code(errc::no_host_memory);
   return refused;
 }
 
@@ -67,7 +67,7 @@ result<std::optional<event>> event_behind(const stream_ref& stream, const contex
 
 /// Of an event that was recorded in a capture which has ended since.
 bool is_captured_event(const error& reason) noexcept {
-  return reason.native == driver::CUDA_ERROR_CAPTURED_EVENT;
+  return reason.native() == driver::CUDA_ERROR_CAPTURED_EVENT;
 }
 
 }  // namespace

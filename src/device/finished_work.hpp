@@ -24,7 +24,7 @@ namespace weir { inline namespace v0 { namespace detail {
 /// Whether the driver refused a call on a stream because of a capture that another thread began
 /// after it was asked.
 [[nodiscard]] inline bool is_refused_for_capture(const error& reason) noexcept {
-  return reason.code == errc::capture_forbidden || reason.code == errc::capture_invalid;
+  return reason.code() == errc::capture_forbidden || reason.code() == errc::capture_invalid;
 }
 
 /// Records `mark` behind everything queued on the stream so far. False: the stream is not outside
@@ -44,7 +44,7 @@ namespace weir { inline namespace v0 { namespace detail {
 
 /// Whether the error of a wait means that nothing runs on the device any more.
 [[nodiscard]] inline bool does_no_work(const error& reason) noexcept {
-  return reason.code == errc::device_lost || reason.code == errc::driver_gone;
+  return reason.code() == errc::device_lost || reason.code() == errc::driver_gone;
 }
 
 /// Waits until everything queued on the stream so far has completed. Waits for the whole context

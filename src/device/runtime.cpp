@@ -24,9 +24,9 @@ result<void> watch_forks() {
   static const int refused = pthread_atfork(
       nullptr, nullptr, +[] { fork_generation.fetch_add(1, std::memory_order_relaxed); });
   if (refused == 0) return {};
-  return error{.code = refused == ENOMEM ? errc::no_host_memory : errc::system,
-               .native = refused,
-               .detail = std::string{"pthread_atfork: "} + std::strerror(refused)};
+  return error{{.code = refused == ENOMEM ? errc::no_host_memory : errc::system,
+                .native = refused,
+                .detail = std::string{"pthread_atfork: "} + std::strerror(refused)}};
 }
 
 /// The optional calls that `calls` lacks; symbol_missing, with all names, if a required one is.
@@ -47,13 +47,13 @@ result<std::vector<std::string_view>> missing_calls(const driver::table& calls) 
   add_if_missing(driver::call::member, calls.member != nullptr);
 #include "weir/driver/calls.def"
   if (required.empty()) return optional;
-  return error{.code = errc::symbol_missing, .detail = std::move(required)};
+  return error{{.code = errc::symbol_missing, .detail = std::move(required)}};
 }
 
 result<std::shared_ptr<sim::machine>> simulated_machine(const options& settings) {
   if (settings.sim_devices < 1) {
-    return error{.code = errc::bad_option,
-                 .detail = "sim_devices = " + std::to_string(settings.sim_devices)};
+    return error{{.code = errc::bad_option,
+                  .detail = "sim_devices = " + std::to_string(settings.sim_devices)}};
   }
   return sim::machine::create(sim::machine_options::from(settings));
 }
@@ -79,8 +79,8 @@ result<std::shared_ptr<const runtime_number>> runtime_number::take() {
       return no_host_memory();
     }
   }
-  return error{.code = errc::limit_exceeded,
-               .detail = "there are " + std::to_string(most) + " open runtimes already"};
+  return error{{.code = errc::limit_exceeded,
+                .detail = "there are " + std::to_string(most) + " open runtimes already"}};
 }
 
 runtime_number::~runtime_number() { taken_numbers[value_].store(false, std::memory_order_relaxed); }
@@ -177,9 +177,9 @@ int runtime::device_count() const noexcept { return static_cast<int>(devices_.si
 
 result<weir::device> runtime::device(device_id id) const try {
   if (id.number() < 0 || id.number() >= device_count()) {
-    return error{.code = errc::no_device,
-                 .detail = "device " + std::to_string(id.number()) + " of " +
-                           std::to_string(device_count())};
+    return error{{.code = errc::no_device,
+                  .detail = "device " + std::to_string(id.number()) + " of " +
+                            std::to_string(device_count())}};
   }
   return devices_[static_cast<std::size_t>(id.number())]->handle();
 } catch (const std::bad_alloc&) {

@@ -176,7 +176,7 @@ void report_failure(const result<void>& outcome) noexcept;
 result<void> pop_context(const driver::table& calls, driver::CUcontext pushed);
 
 /// No detail, so that destructors can make one without memory.
-[[nodiscard]] inline error fork_error() { return error{.code = errc::driver_gone}; }
+[[nodiscard]] inline error fork_error() { return error{{.code = errc::driver_gone}}; }
 
 /// A call was given a scope of another device than its object's.
 [[nodiscard]] error wrong_scope(weir::device entered, weir::device owner);

@@ -94,9 +94,9 @@ result<stream_id> stream_ref::id(const context_scope& scope) const {
     const std::uint64_t known =
         is_per_thread() ? home.thread_streams.of(detail::thread_number()) : 0;
     if (known != 0) return stream_id{home.runtime_tag->with(known)};
-    return error{.code = errc::capture_forbidden,
-                 .call = driver::info(call::stream_get_id).symbol,
-                 .detail = "a stream's id must be known before its capture begins"};
+    return error{{.code = errc::capture_forbidden,
+                  .call = driver::info(call::stream_get_id).symbol,
+                  .detail = "a stream's id must be known before its capture begins"}};
   }
   WEIR_TRY(check(call::stream_is_capturing, native));
   unsigned long long number = 0;
@@ -131,7 +131,7 @@ result<void> stream_ref::validate() const {
     if (native == driver::CUDA_ERROR_INVALID_HANDLE || native == driver::CUDA_ERROR_INVALID_VALUE ||
         native == driver::CUDA_ERROR_INVALID_CONTEXT ||
         native == driver::CUDA_ERROR_CONTEXT_IS_DESTROYED) {
-      reason.code = errc::bad_stream;
+      reason.set_code(errc::bad_stream);
     }
     return reason;
   }
@@ -144,9 +144,9 @@ result<void> stream_ref::validate() const {
   WEIR_TRY(detail::pop_context(calls, stream_context));
   WEIR_TRY(check(call::ctx_get_device, device_result));
   if (device == device_state::of(device_).native) return {};
-  return error{.code = errc::bad_stream,
-               .detail = "the stream belongs to another device than device " +
-                         std::to_string(device_.id().number())};
+  return error{{.code = errc::bad_stream,
+                .detail = "the stream belongs to another device than device " +
+                          std::to_string(device_.id().number())}};
 }
 
 result<void> stream_ref::synchronize() const {
@@ -262,7 +262,7 @@ result<stream> stream::create(weir::device owner, stream_options settings) try {
   created.home_->known_streams.add(created.ref());
   return created;
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::no_host_memory};
+  return error{{.code = errc::no_host_memory}};
 }
 
 stream::stream(std::shared_ptr<detail::device_state> home, ::CUstream_st* handle) noexcept
@@ -297,7 +297,8 @@ result<void> stream::close() noexcept {
   return check(call::stream_destroy, scope.driver().stream_destroy(handle));
 }
 
-stream_ref stream::ref() const noexcept {
+stream_ref stream::ref() const {
+  if (home_ == nullptr) raise(errc::moved_from);
   stream_ref known{home_->handle(), handle_};
   known.id_ = id_;
   return known;

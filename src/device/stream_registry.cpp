@@ -109,8 +109,8 @@ namespace {
 /// Default streams end with their thread or context, and another thread's cannot be named.
 result<stream_ref> watchable(const stream_ref& stream) {
   if (stream.is_per_thread()) {
-    return error{.code = errc::bad_stream,
-                 .detail = "a thread's default stream is another stream on every thread"};
+    return error{{.code = errc::bad_stream,
+                  .detail = "a thread's default stream is another stream on every thread"}};
   }
   return stream.identified();
 }
@@ -122,7 +122,7 @@ result<void> watch_stream(const stream_ref& stream) try {
   detail::device_state::of(stream.device()).known_streams.add(known);
   return {};
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::no_host_memory};
+  return error{{.code = errc::no_host_memory}};
 }
 
 result<void> unwatch_stream(const stream_ref& stream) {
@@ -137,7 +137,7 @@ result<stream_source_registration> watch_streams(weir::device device, stream_sou
   const std::uint64_t key = home->known_streams.add_source(std::move(source));
   return stream_source_registration{home, key};
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::no_host_memory};
+  return error{{.code = errc::no_host_memory}};
 }
 
 stream_source_registration::stream_source_registration(std::shared_ptr<detail::device_state> home,

@@ -20,7 +20,7 @@ namespace {
 result<bytes> unit_of(device owner) {
   const bytes unit = owner.capabilities().granularity;
   if (unit == bytes{}) {
-    return error{.code = errc::not_supported, .detail = "the device has no virtual memory"};
+    return error{{.code = errc::not_supported, .detail = "the device has no virtual memory"}};
   }
   return unit;
 }
@@ -28,21 +28,21 @@ result<bytes> unit_of(device owner) {
 result<void> check_size(device owner, bytes size) {
   WEIR_TRY_VALUE(unit, unit_of(owner));
   if (size != bytes{} && size % unit == bytes{}) return {};
-  return error{.code = errc::invalid_argument,
-               .requested = size,
-               .detail = "not a multiple of the granularity, " + to_string(unit)};
+  return error{{.code = errc::invalid_argument,
+                .requested = size,
+                .detail = "not a multiple of the granularity, " + to_string(unit)}};
 }
 
 result<void> check_range(device owner, device_address address, bytes size) {
   WEIR_TRY(check_size(owner, size));
-  if (address == 0) return error{.code = errc::invalid_argument, .detail = "a null address"};
+  if (address == 0) return error{{.code = errc::invalid_argument, .detail = "a null address"}};
   const bytes unit = owner.capabilities().granularity;
   if (address % unit.count() != 0) {
-    return error{.code = errc::bad_alignment,
-                 .detail = "the address is no multiple of the granularity, " + to_string(unit)};
+    return error{{.code = errc::bad_alignment,
+                  .detail = "the address is no multiple of the granularity, " + to_string(unit)}};
   }
   if (!checked_add(std::uint64_t{address}, size.count())) {
-    return error{.code = errc::size_overflow, .requested = size};
+    return error{{.code = errc::size_overflow, .requested = size}};
   }
   return {};
 }
@@ -50,19 +50,23 @@ result<void> check_range(device owner, device_address address, bytes size) {
 result<bytes> round_up(bytes size, bytes unit) {
   if (size == bytes{}) return errc::invalid_argument;
   const auto rounded = checked_round_up(size, unit);
-  if (!rounded) return error{.code = errc::size_overflow, .requested = size};
+  if (!rounded) return error{{.code = errc::size_overflow, .requested = size}};
   return *rounded;
 }
 
 result<void> check_properties(const device_capabilities& capabilities,
                               const physical_properties& properties) {
   const auto lacks = [](const char* property) {
-    return error{.code = errc::not_supported,
-                 .detail = std::string{"the device's handles cannot have: "} + property};
+    return error{{.code = errc::not_supported,
+                  .detail = std::string{"the device's handles cannot have: "} + property}};
   };
   if (properties.posix_descriptor && !capabilities.posix_descriptors)
     return lacks("posix_descriptor");
-  if (properties.fabric && !capabilities.fabric_handles) return lacks("fabric");
+  if (properties.fabric) {
+    return error{
+        {.code = errc::not_supported,
+         .detail = "fabric handles cannot be exported or imported yet; use posix_descriptor"}};
+  }
   if (properties.rdma && !capabilities.rdma_with_virtual_memory) return lacks("rdma");
   return {};
 }
@@ -116,12 +120,12 @@ result<device_address> reserve(const context_scope& scope, bytes size, bytes ali
   if (!scope) return scope.error();
   WEIR_TRY(check_size(scope.device(), size));
   if (alignment != bytes{} && !is_power_of_two(alignment.count())) {
-    return error{.code = errc::bad_alignment,
-                 .detail = std::to_string(alignment.count()) + " is no power of two"};
+    return error{{.code = errc::bad_alignment,
+                  .detail = std::to_string(alignment.count()) + " is no power of two"}};
   }
   const bytes unit = std::max(alignment, scope.device().capabilities().granularity);
   if (hint % unit.count() != 0) {
-    return error{.code = errc::bad_alignment, .detail = "the hint is not aligned"};
+    return error{{.code = errc::bad_alignment, .detail = "the hint is not aligned"}};
   }
   device_address base = 0;
   WEIR_TRY(check(call::mem_address_reserve,
@@ -219,7 +223,8 @@ result<physical> import_descriptor(const context_scope& scope, int number, bytes
   if (!scope) return scope.error();
   WEIR_TRY(check_size(scope.device(), size));
   if (number < 0) {
-    return error{.code = errc::invalid_argument, .detail = "descriptor " + std::to_string(number)};
+    return error{
+        {.code = errc::invalid_argument, .detail = "descriptor " + std::to_string(number)}};
   }
   // The driver takes the number itself in place of a pointer.
   // NOLINTNEXTLINE(performance-no-int-to-ptr)

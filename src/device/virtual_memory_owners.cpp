@@ -111,8 +111,8 @@ result<void> physical_handle::close() noexcept {
 result<descriptor> physical_handle::export_descriptor() const {
   if (home_ == nullptr) return empty_reason();
   if (!properties_.posix_descriptor) {
-    return error{.code = errc::not_supported,
-                 .detail = "the handle was created without posix_descriptor"};
+    return error{
+        {.code = errc::not_supported, .detail = "the handle was created without posix_descriptor"}};
   }
   const context_scope scope{device()};
   return vmm::export_descriptor(scope, memory_);
@@ -126,9 +126,9 @@ result<mapping> mapping::create(const address_range& range, bytes offset,
   if (!memory) return memory.empty_reason();
   const device_address address = range.base() + offset.count();  // below the range where it wraps
   if (!range.contains(address, memory.size())) {
-    return error{.code = errc::invalid_argument,
-                 .requested = memory.size(),
-                 .detail = "the handle reaches over the end of the range"};
+    return error{{.code = errc::invalid_argument,
+                  .requested = memory.size(),
+                  .detail = "the handle reaches over the end of the range"}};
   }
   const context_scope scope{memory.device()};
   WEIR_TRY(vmm::map(scope, address, memory.get()));

@@ -29,11 +29,11 @@ std::string_view result_name(CUresult native) noexcept {
 }
 
 error make_error(call source, CUresult native, bytes requested, std::string detail) {
-  return {.code = to_errc(native),
-          .native = static_cast<int>(native),
-          .call = info(source).symbol,
-          .requested = requested,
-          .detail = std::move(detail)};
+  return {{.code = to_errc(native),
+           .native = static_cast<int>(native),
+           .call = info(source).symbol,
+           .requested = requested,
+           .detail = std::move(detail)}};
 }
 
 }}}  // namespace weir::v0::driver

@@ -80,13 +80,13 @@ result<void> check_version(library& loaded) {
     // Whatever a driver has against telling its version, it is of no use.
     error unusable = make_error(call::driver_get_version, answer, {},
                                 loaded.path + ": " + std::string{result_name(answer)});
-    unusable.code = errc::driver_unavailable;
+    unusable.set_code(errc::driver_unavailable);
     return unusable;
   }
   if (loaded.driver_version < oldest_driver) {
-    return error{.code = errc::driver_too_old,
-                 .detail = loaded.path + " is of CUDA " + version_text(loaded.driver_version) +
-                           ", weir needs " + version_text(oldest_driver)};
+    return error{{.code = errc::driver_too_old,
+                  .detail = loaded.path + " is of CUDA " + version_text(loaded.driver_version) +
+                            ", weir needs " + version_text(oldest_driver)}};
   }
   return {};
 }
@@ -94,14 +94,14 @@ result<void> check_version(library& loaded) {
 result<std::unique_ptr<library>> load_or_throw(const char* path) {
   // The dynamic loader takes an empty name for the program itself.
   if (path == nullptr || *path == '\0') {
-    return error{.code = errc::invalid_argument, .detail = "the driver's path is empty"};
+    return error{{.code = errc::invalid_argument, .detail = "the driver's path is empty"}};
   }
   // Closed neither on success (see library) nor on failure: a driver that has been mapped may have
   // registered exit handlers that point into it.
   void* const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const reason = dlerror();
-    return error{.code = errc::driver_unavailable, .detail = reason != nullptr ? reason : path};
+    return error{{.code = errc::driver_unavailable, .detail = reason != nullptr ? reason : path}};
   }
 
   auto loaded = std::make_unique<library>();
@@ -125,8 +125,8 @@ result<std::unique_ptr<library>> load_or_throw(const char* path) {
   // The version first: an old driver lacks calls because it is old.
   WEIR_TRY(check_version(*loaded));
   if (!missing_required.empty()) {
-    return error{.code = errc::symbol_missing,
-                 .detail = loaded->path + " lacks " + missing_required};
+    return error{
+        {.code = errc::symbol_missing, .detail = loaded->path + " lacks " + missing_required}};
   }
   return loaded;
 }

@@ -143,7 +143,8 @@ result<recording> read_csv_trace(std::string_view text, std::string_view name,
     if (line.starts_with('#')) return {};
     if (std::exchange(is_first, false) && line == columns) return {};
     if (reader.size() >= limits.events) {
-      return error{.code = errc::limit_exceeded, .detail = std::string{name} + ": too many events"};
+      return error{
+          {.code = errc::limit_exceeded, .detail = std::string{name} + ": too many events"}};
     }
     if (const char* const problem = reader.add(line)) return bad_line(name, count, problem);
     return {};

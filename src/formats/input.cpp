@@ -21,13 +21,13 @@ namespace {
 constexpr std::size_t piece = std::size_t{1} << 18;
 
 error damaged(std::string_view format, std::string_view reason) {
-  return {.code = errc::system, .detail = std::string{format} + ": " + std::string{reason}};
+  return {{.code = errc::system, .detail = std::string{format} + ": " + std::string{reason}}};
 }
 
 error too_large(const input_limits& limits) {
-  return {.code = errc::limit_exceeded,
-          .requested = bytes{limits.bytes},
-          .detail = "the file is too large"};
+  return {{.code = errc::limit_exceeded,
+           .requested = bytes{limits.bytes},
+           .detail = "the file is too large"}};
 }
 
 /// Makes room for another piece at the end of `text`; false once there is more than allowed.
@@ -44,7 +44,7 @@ struct gzip_end {
 result<std::string> gunzip(std::string_view compressed, const input_limits& limits) {
   z_stream stream{};
   if (inflateInit2(&stream, 15 + 16) != Z_OK)
-    return error{.code = errc::no_host_memory, .detail = "out of host memory for gzip"};
+    return error{{.code = errc::no_host_memory, .detail = "out of host memory for gzip"}};
   const std::unique_ptr<z_stream, gzip_end> guard{&stream};
   std::string text;
   std::size_t used = 0;
@@ -81,7 +81,7 @@ struct zstd_end {
 result<std::string> unzstd(std::string_view compressed, const input_limits& limits) {
   const std::unique_ptr<ZSTD_DCtx, zstd_end> context{ZSTD_createDCtx()};
   if (context == nullptr)
-    return error{.code = errc::no_host_memory, .detail = "out of host memory for zstd"};
+    return error{{.code = errc::no_host_memory, .detail = "out of host memory for zstd"}};
   ZSTD_inBuffer in{compressed.data(), compressed.size(), 0};
   std::string text;
   std::size_t used = 0;
@@ -107,8 +107,8 @@ namespace {
 /// Of errno.
 error not_read(const std::string& path) {
   const int reason = errno;
-  return {.code = reason == ENOENT ? errc::not_found : errc::system,
-          .detail = path + ": " + std::strerror(reason)};
+  return {{.code = reason == ENOENT ? errc::not_found : errc::system,
+           .detail = path + ": " + std::strerror(reason)}};
 }
 
 result<std::string> read_stream(std::FILE* file, const std::string& path,
@@ -118,7 +118,7 @@ result<std::string> read_stream(std::FILE* file, const std::string& path,
   for (;;) {
     if (!extend(text, used, limits)) {
       error large = too_large(limits);
-      large.detail = path + ": " + large.detail;
+      large.set_detail(path + ": " + large.detail());
       return large;
     }
     const std::size_t count = std::fread(text.data() + used, 1, text.size() - used, file);
@@ -151,7 +151,7 @@ result<std::string> read_regular_file(const std::string& path, const input_limit
                        std::fclose};
   if (file) return read_stream(file.get(), path, limits);
   error reason = is_known && !S_ISREG(about.st_mode)
-                     ? error{.code = errc::system, .detail = path + ": expected a regular file"}
+                     ? error{{.code = errc::system, .detail = path + ": expected a regular file"}}
                      : not_read(path);
   ::close(descriptor);
   return reason;

@@ -15,8 +15,8 @@ namespace weir { inline namespace v0 { namespace formats {
 
 [[nodiscard]] inline error bad_line(std::string_view name, std::size_t line,
                                     std::string_view reason) {
-  return {.code = errc::invalid_argument,
-          .detail = std::string{name} + ":" + std::to_string(line) + ": " + std::string{reason}};
+  return {{.code = errc::invalid_argument,
+           .detail = std::string{name} + ":" + std::to_string(line) + ": " + std::string{reason}}};
 }
 
 /// All of `text` as a number in that base; empty if it is anything else.

@@ -25,16 +25,16 @@ std::string title_of(std::string_view path) {
 }
 
 error with_name(std::string_view name, error problem) {
-  if (!problem.detail.starts_with(name)) {
-    problem.detail =
-        problem.detail.empty() ? std::string{name} : std::string{name} + ": " + problem.detail;
+  if (!problem.detail().starts_with(name)) {
+    problem.set_detail(problem.detail().empty() ? std::string{name}
+                                                : std::string{name} + ": " + problem.detail());
   }
   return problem;
 }
 
 result<recording> read_decompressed(std::string_view bytes, std::string_view name,
                                     const input_limits& limits, const device_choice& choice) {
-  if (bytes.empty()) return error{.code = errc::invalid_argument, .detail = "the file is empty"};
+  if (bytes.empty()) return error{{.code = errc::invalid_argument, .detail = "the file is empty"}};
   if (choice.device && choice.is_ignored != nullptr) *choice.is_ignored = !is_pickle(bytes);
   if (is_trace(bytes))
     return read_trace_from(bytes, {.events = limits.events, .bytes = limits.bytes});
@@ -42,9 +42,9 @@ result<recording> read_decompressed(std::string_view bytes, std::string_view nam
   if (is_pickle(bytes)) return read_torch_snapshot(bytes, name, limits, choice);
   if (is_rmm_log(bytes)) return read_rmm_log(bytes, name, limits);
   return error{
-      .code = errc::invalid_argument,
-      .detail =
-          "unknown format; expected a .weirtrace, a CSV trace, a PyTorch snapshot or an RMM log"};
+      {.code = errc::invalid_argument,
+       .detail =
+           "unknown format; expected a .weirtrace, a CSV trace, a PyTorch snapshot or an RMM log"}};
 }
 
 /// A peaks.csv that cannot be read is as none: it is no part of the trace, and nobody asked for it.

@@ -17,7 +17,7 @@ result<void> write_file(const std::string& path, std::string_view content) {
   if (reason == 0) reason = file.rename();
   if (reason == 0) return {};
   file.remove();
-  return error{.code = errc::system, .detail = path + ": " + std::strerror(reason)};
+  return error{{.code = errc::system, .detail = path + ": " + std::strerror(reason)}};
 }
 
 }}}  // namespace weir::v0::formats

@@ -61,13 +61,13 @@ class unpickler {
       const std::size_t offset = position_;
       const char* problem = step();
       if (spent_ > limits_.bytes) {
-        return error{.code = errc::limit_exceeded,
-                     .requested = bytes{limits_.bytes},
-                     .detail = "the pickle needs too much memory"};
+        return error{{.code = errc::limit_exceeded,
+                      .requested = bytes{limits_.bytes},
+                      .detail = "the pickle needs too much memory"}};
       }
       if (problem != nullptr) {
-        return error{.code = errc::invalid_argument,
-                     .detail = "offset " + std::to_string(offset) + ": " + problem};
+        return error{{.code = errc::invalid_argument,
+                      .detail = "offset " + std::to_string(offset) + ": " + problem}};
       }
     }
     return std::move(pickle_);
@@ -345,7 +345,7 @@ class unpickler {
 
 result<pickle> pickle::read(std::string_view bytes, const input_limits& limits) {
   if (!is_pickle(bytes))
-    return error{.code = errc::invalid_argument, .detail = "not a pickle of protocol 2 to 5"};
+    return error{{.code = errc::invalid_argument, .detail = "not a pickle of protocol 2 to 5"}};
   return unpickler{bytes, limits}.run();
 }
 

@@ -121,7 +121,8 @@ result<recording> read_rmm_log(std::string_view text, std::string_view name,
     if (line == rmm_columns || line.empty()) return {};
     if (const char* const problem = reader.add(line)) return bad_line(name, count, problem);
     if (reader.size() > limits.events) {
-      return error{.code = errc::limit_exceeded, .detail = std::string{name} + ": too many events"};
+      return error{
+          {.code = errc::limit_exceeded, .detail = std::string{name} + ": too many events"}};
     }
     return {};
   }));

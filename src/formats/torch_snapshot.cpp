@@ -54,7 +54,8 @@ bool ends_segment(std::string_view action) noexcept {
 }
 
 error no_snapshot(std::string reason) {
-  return {.code = errc::invalid_argument, .detail = "not a PyTorch snapshot: " + std::move(reason)};
+  return {
+      {.code = errc::invalid_argument, .detail = "not a PyTorch snapshot: " + std::move(reason)}};
 }
 
 /// Turns a pickle into a recording.
@@ -109,10 +110,9 @@ class snapshot_reader {
   [[nodiscard]] bool step() noexcept { return comparisons_ != 0 && steps_ != 0 && steps_-- != 0; }
   static error too_many() { return no_snapshot("its parts refer to each other too often"); }
   static error too_long() {
-    return {.code = errc::limit_exceeded,
-            .detail =
-                "the texts of the snapshot's frames and remarks are longer than a reader "
-                "takes, compared with the file"};
+    return {{.code = errc::limit_exceeded,
+             .detail = "the texts of the snapshot's frames and remarks are longer than a reader "
+                       "takes, compared with the file"}};
   }
   /// Whether a copy of that length may be made.
   [[nodiscard]] bool may_copy(std::size_t length) noexcept {
@@ -120,8 +120,8 @@ class snapshot_reader {
     return texts_ != 0;
   }
   static error too_large() {
-    return {.code = errc::limit_exceeded,
-            .detail = "the snapshot has more events than a reader takes"};
+    return {{.code = errc::limit_exceeded,
+             .detail = "the snapshot has more events than a reader takes"}};
   }
 
   [[nodiscard]] const pickle_value* member(const pickle_value& dict, std::string_view key) const {
@@ -214,9 +214,9 @@ class snapshot_reader {
     }
     if (choice.device) device_ = *choice.device;
     if (!all.contains(device_) && choice.device)
-      return error{.code = errc::invalid_argument,
-                   .detail = "the snapshot has no device " + std::to_string(device_) +
-                             (all.empty() ? std::string{} : "; it has " + list)};
+      return error{{.code = errc::invalid_argument,
+                    .detail = "the snapshot has no device " + std::to_string(device_) +
+                              (all.empty() ? std::string{} : "; it has " + list)}};
     if (choice.remark != nullptr && all.size() > 1)
       *choice.remark = "the snapshot has " + list + "; reading cuda:" + std::to_string(device_);
     return {};

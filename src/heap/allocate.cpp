@@ -13,12 +13,12 @@ namespace {
 
 result<request> make_request(bytes size, bytes alignment) {
   if (!is_power_of_two(alignment.count()) || alignment > bytes{std::uint64_t{2} << 20}) {
-    return error{.code = errc::bad_alignment,
-                 .requested = size,
-                 .detail = "an alignment is a power of two of at most 2 MiB"};
+    return error{{.code = errc::bad_alignment,
+                  .requested = size,
+                  .detail = "an alignment is a power of two of at most 2 MiB"}};
   }
   const std::uint64_t units = units_for(size);
-  if (units > most_units) return error{.code = errc::size_overflow, .requested = size};
+  if (units > most_units) return error{{.code = errc::size_overflow, .requested = size}};
   return request{.units = static_cast<std::uint32_t>(units),
                  .alignment = static_cast<std::uint32_t>(
                      alignment.count() <= unit ? 1 : alignment.count() / unit),
@@ -63,7 +63,7 @@ result<void*> central_heap::allocate_at(std::uint64_t address, bytes size, const
   WEIR_TRY(usable());
   if (address == 0 || size == bytes{}) return errc::invalid_argument;
   if (address % unit != 0) {
-    return error{.code = errc::bad_alignment, .detail = "blocks begin at multiples of 512 bytes"};
+    return error{{.code = errc::bad_alignment, .detail = "blocks begin at multiples of 512 bytes"}};
   }
   WEIR_TRY_VALUE(wanted, make_request(size, bytes{unit}));
   WEIR_TRY_VALUE(caller, heap::identify(*this, stream, local()));
@@ -107,7 +107,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
 
   const tag tag = current_tag();
   thread_cache* const cache = to.from == nullptr ? own_cache() : nullptr;
-  const bool pool_is_fixed = to.chosen_by_user || chosen->retains;
+  const bool pool_is_fixed = to.chosen_by_user || chosen->for_graphs;
   room_search search{reclamation_, driver, complete, *chosen, stream.ref, cache, pool_is_fixed};
   if (capturing) WEIR_TRY(search.know_capture(*capturing));
   const auto count_failure = [&] {
@@ -124,15 +124,16 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
                      .size = size.count(),
                      .rounded = complete.units * unit});
   };
-  const auto fail = [&](errc code) {
+  const auto fail = [&](inspector::refusal by = inspector::refusal::no_memory) {
     mutex_.assert_held();
     count_failure();
-    return inspector_.no_room(code, size, tag, slot);
+    return inspector_.no_room(by, size, tag, slot);
   };
-  if (!accounts_.may_allocate(tag, complete.units * unit)) return fail(errc::limit_exceeded);
+  if (!accounts_.may_allocate(tag, complete.units * unit))
+    return fail(inspector::refusal::tag_limit);
   // No search can help a request that is larger than the device. A source may have more.
   if (complete.units * unit > placement_.supply.total() && search.pool().source == nullptr)
-    return fail(errc::out_of_memory);
+    return fail();
   result<block_index> room = no_block;
   try {
     const accounts::claim claimed{accounts_, tag, complete.units * unit};
@@ -146,10 +147,10 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   if (!room && room.code() == errc::out_of_memory) count_failure();
   if (!room) return std::move(room).error();
   const block_index index = *room;
-  if (index == no_block) return fail(errc::out_of_memory);
+  if (index == no_block) return fail();
   if (search.missed()) accounts_.missed(search.account());
   hand_out(index, size, search.account(), search.pool(), order_.id(slot), cache);
-  if (!search.pool().retains) progress_.share_if_due();
+  if (!search.pool().for_graphs) progress_.share_if_due();
   return reinterpret_cast<void*>(blocks_[index].address);
 }
 

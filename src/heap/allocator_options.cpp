@@ -11,7 +11,7 @@ namespace weir { inline namespace v0 {
 
 result<void> heap::check_options(const allocator_options& options) {
   const auto refuse = [](std::string detail) {
-    return error{.code = errc::invalid_argument, .detail = std::move(detail)};
+    return error{{.code = errc::invalid_argument, .detail = std::move(detail)}};
   };
   if (options.limit_percent < 1 || options.limit_percent > 100)
     return refuse("limit_percent must be from 1 to 100, got " +
@@ -29,7 +29,7 @@ allocator_options allocator_options::from(const options& source) {
           .limit_percent = source.heap_limit_percent,
           .thread_cache = source.heap_thread_cache,
           .crossing = source.heap_crossing,
-          .unannounced_ends = source.heap_unannounced_ends,
+          .allow_unreleased_streams = source.heap_allow_unreleased_streams,
           .queued_waits = source.heap_queued_waits,
           .detect_captures = source.heap_detect_captures,
           .debug_unmap = source.heap_debug_unmap,
@@ -50,7 +50,7 @@ std::string to_string(const allocator_options& choices) {
                        .heap_limit_percent = choices.limit_percent,
                        .heap_thread_cache = choices.thread_cache,
                        .heap_crossing = choices.crossing,
-                       .heap_unannounced_ends = choices.unannounced_ends,
+                       .heap_allow_unreleased_streams = choices.allow_unreleased_streams,
                        .heap_queued_waits = choices.queued_waits,
                        .heap_detect_captures = choices.detect_captures,
                        .heap_debug_unmap = choices.debug_unmap,
@@ -68,7 +68,7 @@ std::string to_string(const allocator_options& choices) {
                                                    "heap_limit_percent",
                                                    "heap_thread_cache",
                                                    "heap_crossing",
-                                                   "heap_unannounced_ends",
+                                                   "heap_allow_unreleased_streams",
                                                    "heap_queued_waits",
                                                    "heap_detect_captures",
                                                    "heap_debug_unmap",

@@ -28,9 +28,9 @@ constexpr std::uint64_t segment_step = std::uint64_t{32} << 20;
 constexpr std::uint64_t most_staging = std::uint64_t{8} << 20;
 
 error no_backup_memory(std::uint64_t size, host_memory_kind kind) {
-  return {.code = errc::no_host_memory,
-          .requested = bytes{size},
-          .detail = "for contents of suspended memory, " + to_string(kind)};
+  return {{.code = errc::no_host_memory,
+           .requested = bytes{size},
+           .detail = "for contents of suspended memory, " + to_string(kind)}};
 }
 
 /// What the host has in all, in memory and on disk; more cannot be had from it.

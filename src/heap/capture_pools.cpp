@@ -19,16 +19,16 @@ result<std::shared_ptr<graph_claim>> capture_pools::begin(const stream_ref& stre
   WEIR_TRY(core_.usable());
   WEIR_TRY_VALUE(caller, host_.identify(stream));
   if (caller.id == stream_id{}) {
-    return error{.code = errc::capture_forbidden,
-                 .detail = "a capture is declared before it begins"};
+    return error{
+        {.code = errc::capture_forbidden, .detail = "a capture is declared before it begins"}};
   }
   const detail::mutex_lock lock{core_.mutex_};
   WEIR_TRY(core_.usable());
   // Known by its handle from now on.
   const stream_slot slot = core_.order_.meet(caller.ref, caller.id);
   if (core_.captures_.is_declared(caller.id)) {
-    return error{.code = errc::invalid_argument,
-                 .detail = "a capture of this stream is declared already"};
+    return error{
+        {.code = errc::invalid_argument, .detail = "a capture of this stream is declared already"}};
   }
   auto claim = std::make_shared<graph_claim>(std::weak_ptr<central_heap>{}, pool_id{}, caller.id);
   core_.captures_.prepare_declare();
@@ -59,7 +59,7 @@ void capture_pools::end(const graph_claim& claim) noexcept {
       {.kind = memory_event_kind::capture_end, .pool = claim.pool, .stream = claim.stream});
 }
 
-result<void> capture_pools::keep_with(const graph_claim& claim, driver::CUgraph graph) try {
+result<void> capture_pools::tie_to_graph(const graph_claim& claim, driver::CUgraph graph) try {
   WEIR_TRY(core_.usable());
   if (graph == nullptr) return errc::invalid_argument;
   const detail::mutex_lock lock{core_.mutex_};

@@ -49,7 +49,7 @@ class capture_pools {
   /// The capture is over; the claim holds the pool further on. Idempotent.
   void end(const graph_claim& claim) noexcept WEIR_EXCLUDES(core_.mutex_);
   /// The graph holds the claim's pool as well.
-  [[nodiscard]] result<void> keep_with(const graph_claim& claim, driver::CUgraph graph)
+  [[nodiscard]] result<void> tie_to_graph(const graph_claim& claim, driver::CUgraph graph)
       WEIR_EXCLUDES(core_.mutex_);
   /// Captures may be under way until end_notice(); both are counted.
   void begin_notice() noexcept WEIR_EXCLUDES(core_.mutex_);

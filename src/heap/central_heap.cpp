@@ -61,23 +61,22 @@ result<std::shared_ptr<central_heap>> central_heap::create(weir::device device,
   const auto& able = device.capabilities();
   if (options.policy != placement_policy::classic && !able.virtual_memory) {
     return error{
-        .code = errc::not_supported,
-        .detail = "the device has no virtual memory, which every policy but classic needs"};
+        {.code = errc::not_supported,
+         .detail = "the device has no virtual memory, which every policy but classic needs"}};
   }
   if (options.exportable && (!able.posix_descriptors || is_classic(options.policy))) {
-    return error{.code = errc::not_supported,
-                 .detail = able.posix_descriptors ? "memory of classic policies is not exportable"
-                                                  : "the device cannot export memory"};
+    return error{{.code = errc::not_supported,
+                  .detail = able.posix_descriptors ? "memory of classic policies is not exportable"
+                                                   : "the device cannot export memory"}};
   }
   if (options.debug != debug_checks::off && !able.virtual_memory) {
-    return error{.code = errc::not_supported,
-                 .detail = "the device has no virtual memory, which heap_debug needs"};
+    return error{{.code = errc::not_supported,
+                  .detail = "the device has no virtual memory, which heap_debug needs"}};
   }
   if (options.rdma == rdma_use::on && !(able.virtual_memory && able.rdma_with_virtual_memory)) {
-    return error{.code = errc::not_supported,
-                 .detail =
-                     "rdma=on: the device cannot map memory that network cards reach; use "
-                     "auto or off"};
+    return error{{.code = errc::not_supported,
+                  .detail = "rdma=on: the device cannot map memory that network cards reach; use "
+                            "auto or off"}};
   }
   asymmetric_barrier::prepare();
   forget_caches_in_children();
@@ -201,7 +200,7 @@ result<void> central_heap::release_all(std::optional<error>& leaked) {
   if (outcome && placement_.reserved != 0) outcome = wait_before_release(driver);
   const bool may_be_used = !outcome && !order::does_no_work(outcome.error());
   if (accounts_.total().blocks.current != 0 && !gone) {
-    leaked.emplace(error{.code = errc::still_live});
+    leaked.emplace(error{{.code = errc::still_live}});
     try {
       leaked = inspector_.leak();
     } catch (const std::bad_alloc&) {  // then without details
@@ -269,9 +268,9 @@ error central_heap::keep_memory(error reason, driver_access& driver) noexcept {
     keep_for_good(std::move(each->memory));
   }
   try {
-    reason.detail = to_string(bytes{kept}) +
-                    " stay mapped, because work that may use them could not be waited for" +
-                    (reason.detail.empty() ? "" : ": " + reason.detail);
+    reason.set_detail(to_string(bytes{kept}) +
+                      " stay mapped, because work that may use them could not be waited for" +
+                      (reason.detail().empty() ? "" : ": " + reason.detail()));
   } catch (const std::bad_alloc&) {  // then without details
   }
   return reason;

@@ -118,7 +118,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   result<void> slow_free(void* pointer, const stream_ref* stream, bytes expected)
       WEIR_EXCLUDES(mutex_);
   result<void> record_stream(void* pointer, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
-  [[nodiscard]] result<bool> forget_uses(const void* freed) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<bool> assume_joined(const void* freed) WEIR_EXCLUDES(mutex_);
 
   // --- Streams, threads and the heap itself: central_heap.cpp -----------------------------------
 
@@ -152,6 +152,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] heap_callbacks& callbacks() noexcept { return callbacks_; }
   /// Adding observers and removing them.
   [[nodiscard]] observer_registry& observation() noexcept { return observation_; }
+  using heap_core::usable;
   /// Access of other devices to the memory.
   [[nodiscard]] peer_access& peers() noexcept { return peers_; }
   /// What the heap holds, and why it refused something.

@@ -16,8 +16,8 @@ namespace {
 /// (a driver in trouble, no host memory) delays the inspection only, and a caller that was told of
 /// it and tried again would free twice.
 bool is_final(const error& reason) noexcept {
-  return reason.code == errc::device_lost || reason.code == errc::driver_gone ||
-         reason.code == errc::closed;
+  return reason.code() == errc::device_lost || reason.code() == errc::driver_gone ||
+         reason.code() == errc::closed;
 }
 
 }  // namespace

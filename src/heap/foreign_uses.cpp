@@ -30,17 +30,16 @@ result<std::shared_ptr<const event>> event_behind(const stream_ref& stream) {
 
 result<foreign_use> foreign_uses::describe(const stream_ref& stream, weir::device home) {
   if (detail::device_state::of(stream.device()).owner != detail::device_state::of(home).owner)
-    return error{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"};
+    return error{{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"}};
   if (stream.is_per_thread()) {
-    return error{.code = errc::bad_stream,
-                 .detail =
-                     "the default stream of a thread cannot be recorded for another device; "
-                     "record a stream that every thread can name"};
+    return error{{.code = errc::bad_stream,
+                  .detail = "the default stream of a thread cannot be recorded for another device; "
+                            "record a stream that every thread can name"}};
   }
   auto identified = stream.identified();
   if (!identified) {
     error refused = std::move(identified).error();
-    if (order::says_gone(refused)) refused.code = errc::bad_stream;
+    if (order::says_gone(refused)) refused.set_code(errc::bad_stream);
     return refused;
   }
   return foreign_use{

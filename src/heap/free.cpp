@@ -83,9 +83,9 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
   const bytes requested{block.size() - block.out.waste};
   result<void> outcome;
   if (expected != any_size && expected != requested) {
-    outcome = error{.code = errc::invalid_argument,
-                    .requested = expected,
-                    .detail = "the block was asked for with " + to_string(requested)};
+    outcome = error{{.code = errc::invalid_argument,
+                     .requested = expected,
+                     .detail = "the block was asked for with " + to_string(requested)}};
   }
   // These may throw. The lock keeps out no thread that frees the block without it.
   const bool is_recorded = block.is_recorded();
@@ -102,7 +102,7 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
     free_recorded(index, slot, driver);
     return outcome;
   }
-  const bool shares = !pool_of(block).retains;
+  const bool shares = !pool_of(block).for_graphs;
   thread_cache* const cache = own_cache();
   // A thread that only frees must not come here every time.
   if (cache != nullptr && !is_private(block.account)) count_in(*cache, block.account);
@@ -163,7 +163,7 @@ void central_heap::free_to_store(block_index index, stamp freed) noexcept {
 void central_heap::report_second_free(const block& block) noexcept try {
   report_error(inspector_.freed_already(block));
 } catch (const std::bad_alloc&) {
-  report_error({.code = errc::double_free});
+  report_error({{.code = errc::double_free}});
 }
 
 result<void> central_heap::record_stream(void* pointer, const stream_ref& stream) try {
@@ -183,7 +183,7 @@ result<void> central_heap::record_stream(void* pointer, const stream_ref& stream
   return no_host_memory();
 }
 
-result<bool> central_heap::forget_uses(const void* freed) {
+result<bool> central_heap::assume_joined(const void* freed) {
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());

@@ -10,7 +10,7 @@ namespace weir { inline namespace v0 { namespace heap {
 result<identified_stream> identify(const heap_core& core, const stream_ref& stream,
                                    thread_cache* cache) {
   if (stream.device() != core.device_) {
-    return error{.code = errc::bad_stream, .detail = "the stream is of another device"};
+    return error{{.code = errc::bad_stream, .detail = "the stream is of another device"}};
   }
   if (stream.known_id() != stream_id{}) return identified_stream{stream, stream.known_id()};
   if (stream.is_legacy()) return identified_stream{stream, core.legacy_stream_};
@@ -34,8 +34,8 @@ result<identified_stream> identify(const heap_core& core, const stream_ref& stre
     id = identified->known_id();
   }
   if (refused) {
-    if (refused->code == errc::capture_forbidden) return identified_stream{stream, {}};
-    if (order::says_gone(*refused)) refused->code = errc::bad_stream;
+    if (refused->code() == errc::capture_forbidden) return identified_stream{stream, {}};
+    if (order::says_gone(*refused)) refused->set_code(errc::bad_stream);
     return *std::move(refused);
   }
   if (per_thread && cache != nullptr) cache->per_thread_stream = id;

@@ -233,6 +233,8 @@ void inspector::describe(const pool_state& from, pool_snapshot& into) const {
     const block& block = core_.blocks_[core_.table_.find(piece.address)];
     piece.requested = bytes{block.size() - block.out.waste};
     piece.tag = core_.accounts_.tag_of(block.account);
+    for (const order::stream_slot slot : core_.pending_.recorded(core_.table_.find(piece.address)))
+      piece.recorded.push_back(core_.order_.id(slot));
   }
 }
 
@@ -358,6 +360,9 @@ std::string to_string(const block_info& block) {
   if (block.stream != stream_id{}) text += " on stream " + std::to_string(block.stream.number());
   for (const stream_id each : block.waits_for)
     text += (each == block.waits_for.front() ? ", waits for stream " : " and ") +
+            std::to_string(each.number());
+  for (const stream_id each : block.recorded)
+    text += (each == block.recorded.front() ? ", recorded for stream " : " and ") +
             std::to_string(each.number());
   if (block.suspended) text += ", suspended";
   return text;

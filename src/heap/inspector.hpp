@@ -86,8 +86,10 @@ class inspector {
       WEIR_EXCLUDES(core_.mutex_);
   /// The same with the lock, the caches settled.
   [[nodiscard]] memory_report report(bytes size, stream_slot slot);
-  /// The error of a request that could not be met. With the lock.
-  [[nodiscard]] error no_room(errc code, bytes size, tag tag, stream_slot slot);
+  /// What stands in the way of a request.
+  enum class refusal : std::uint8_t { no_memory, tag_limit };
+  /// The error of a request that could not be met: out_of_memory. With the lock.
+  [[nodiscard]] error no_room(refusal by, bytes size, tag tag, stream_slot slot);
 
   // --- Single blocks and addresses: inspector_misuse.cpp ----------------------------------------
 

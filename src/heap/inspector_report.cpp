@@ -76,16 +76,16 @@ std::optional<std::uint64_t> inspector::device_free() const {
   return asked ? std::optional{asked->free.count()} : std::nullopt;
 }
 
-error inspector::no_room(errc code, bytes size, tag tag, stream_slot slot) {
+error inspector::no_room(refusal by, bytes size, tag tag, stream_slot slot) {
   core_.mutex_.assert_held();
   last_failure_ = {size, slot, core_.accounts_.total().frees, core_.placement_.reserved_limit};
   observe::shortage about = shortage_of(size, tag, slot);
   about.failed = true;
-  if (code != errc::limit_exceeded) about.device_free = device_free();
+  if (by != refusal::tag_limit) about.device_free = device_free();
   if (about.device_free && core_.neighbours_.list) about.neighbours = core_.neighbours_.list();
-  return {.code = code,
-          .requested = size,
-          .detail = observe::place_of(about) + ": " + observe::verdict_of(about)};
+  return {{.code = errc::out_of_memory,
+           .requested = size,
+           .detail = observe::place_of(about) + ": " + observe::verdict_of(about)}};
 }
 
 memory_report inspector::report(bytes size, stream_slot slot) {

@@ -4,7 +4,9 @@
 
 #include <utility>
 
+#include "heap/summary.hpp"
 #include "heap/throw_failure.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir { inline namespace v0 {
 namespace {
@@ -15,20 +17,39 @@ std::shared_ptr<heap::central_heap> owner_of(const std::shared_ptr<heap::pool>& 
 
 /// Why there is no owner.
 error gone(const std::shared_ptr<heap::pool>& pool) {
-  return {.code = pool == nullptr ? errc::moved_from : errc::closed};
+  return error{pool == nullptr ? errc::moved_from : errc::closed};
+}
+
+/// What accessors need that return no result.
+std::shared_ptr<heap::central_heap> usable(const std::shared_ptr<heap::pool>& pool) {
+  auto owner = owner_of(pool);
+  if (owner == nullptr) raise(gone(pool));
+  return owner;
 }
 
 }  // namespace
 
-pool_id memory_pool::id() const noexcept { return state_ == nullptr ? pool_id{} : state_->id(); }
-std::string_view memory_pool::name() const noexcept {
-  return state_ == nullptr ? std::string_view{} : std::string_view{state_->name()};
+result<bytes> segment_size(bytes size) {
+  using namespace segment_rules;
+  const std::uint64_t units = heap::units_for(size);
+  if (units > heap::most_units) return error{{.code = errc::size_overflow, .requested = size}};
+  const bytes rounded = heap::to_bytes(units);
+  if (rounded == bytes{}) return rounded;
+  if (rounded <= small_request) return small_segment;
+  if (rounded < own_segment_from) return large_segment;
+  return *checked_round_up(rounded, own_segment_unit);
 }
 
-memory_stats memory_pool::stats() const {
-  const auto owner = owner_of(state_);
-  return owner == nullptr ? memory_stats{} : owner->inspection().stats(state_->id());
+pool_id memory_pool::id() const {
+  if (state_ == nullptr) raise(errc::moved_from);
+  return state_->id();
 }
+std::string_view memory_pool::name() const {
+  if (state_ == nullptr) raise(errc::moved_from);
+  return state_->name();
+}
+
+memory_stats memory_pool::stats() const { return usable(state_)->inspection().stats(state_->id()); }
 
 void* memory_pool::allocate(bytes size, const stream_ref& stream, bytes alignment) const {
   const auto owner = owner_of(state_);
@@ -94,15 +115,18 @@ result<resume_outcome> memory_pool::resume_async(const stream_ref& stream) const
 }
 
 bool memory_pool::is_suspended() const {
-  const auto owner = owner_of(state_);
-  if (owner == nullptr) return false;
+  const auto owner = usable(state_);
   const auto suspended = owner->residency().is_suspended(state_->id());
   return suspended && *suspended;
 }
 
 pool_snapshot memory_pool::snapshot() const {
-  const auto owner = owner_of(state_);
-  return owner == nullptr ? pool_snapshot{} : owner->inspection().snapshot(state_->id());
+  return usable(state_)->inspection().snapshot(state_->id());
+}
+
+std::string to_string(const memory_pool& pool) {
+  if (!pool) return "memory_pool, empty";
+  return "memory_pool \"" + std::string{pool.name()} + "\": " + heap::summary(pool.stats());
 }
 
 pool_scope::pool_scope(memory_pool pool) noexcept

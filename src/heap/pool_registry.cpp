@@ -18,18 +18,18 @@ result<std::shared_ptr<pool>> pool_registry::create(std::string_view name,
   WEIR_TRY(core_.usable());
   const auto& can = core_.device_.capabilities();
   if (options.exportable && !(can.virtual_memory && can.posix_descriptors)) {
-    return error{.code = errc::not_supported, .detail = "the device cannot export memory"};
+    return error{{.code = errc::not_supported, .detail = "the device cannot export memory"}};
   }
   if (options.exportable && options.in_segments()) {
-    return error{.code = errc::not_supported, .detail = "segments cannot be given away in parts"};
+    return error{{.code = errc::not_supported, .detail = "segments cannot be given away in parts"}};
   }
   const detail::mutex_lock lock{core_.mutex_};
   WEIR_TRY(core_.usable());
   pool_state& added = core_.add_pool(std::string{name});
   added.exportable = options.exportable;
-  added.retains = options.retains;
+  added.for_graphs = options.for_graphs;
   added.segments = options.in_segments();
-  added.splits = options.splits;
+  added.splits = !options.one_block_per_segment;
   added.source = std::move(options.source);
   added.suspendable = options.suspendable;
   try {
@@ -84,15 +84,15 @@ result<block_handles> pool_registry::handles_under(const void* pointer,
   pool_state& home = core_.pool_of(core_.blocks_[index]);
   if (owner && home.id != *owner) {
     const block& other = core_.blocks_[index];
-    return error{.code = errc::foreign_pointer,
-                 .detail = "of another pool: " +
-                           observe::words_of({.address = other.address,
-                                              .size = bytes{other.size()},
-                                              .tag = core_.accounts_.tag_of(other.account),
-                                              .stream = core_.order_.id(other.stream)})};
+    return error{{.code = errc::foreign_pointer,
+                  .detail = "of another pool: " +
+                            observe::words_of({.address = other.address,
+                                               .size = bytes{other.size()},
+                                               .tag = core_.accounts_.tag_of(other.account),
+                                               .stream = core_.order_.id(other.stream)})}};
   }
   if (!home.exportable && (owner || !core_.exportable_)) {
-    return error{.code = errc::not_supported, .detail = "the memory is not exportable"};
+    return error{{.code = errc::not_supported, .detail = "the memory is not exportable"}};
   }
   if (home.where != residence::resident) return errc::suspended;
   home.handles_seen = true;

@@ -15,7 +15,7 @@ pool::~pool() {
 bool pool_state::may_release(const order::stream_order& order) const noexcept {
   if (where != residence::resident) return false;
   if (!of_graphs()) return true;
-  if (retains && blocks != 0) return false;
+  if (for_graphs && blocks != 0) return false;
   return holders == 0 && !guards_due && std::all_of(guards.begin(), guards.end(), [&](stamp each) {
            return order.completed(each);
          });

@@ -12,8 +12,8 @@
 #include "heap/backup.hpp"
 #include "heap/vocabulary.hpp"
 #include "order/stream_order.hpp"
-#include "weir/allocator/segment_source.hpp"
 #include "weir/allocator/suspend.hpp"
+#include "weir/device/memory_source.hpp"
 #include "weir/observe/events.hpp"
 
 namespace weir { inline namespace v0 {
@@ -43,14 +43,14 @@ struct pool_state {
   pool_id id{};
   std::string name;
   std::unique_ptr<backing_store> memory;
-  std::uint32_t holders = 0;               // a handle, a claim, graphs
-  std::uint64_t blocks = 0;                // handed out, pending ones included
-  bool exportable = false;                 // its handles can be sent to other processes
-  bool segments = false;                   // PyTorch's, whatever the policy
-  bool splits = true;                      // false: its segments are not divided
-  std::shared_ptr<segment_source> source;  // of its segments; null: the driver
+  std::uint32_t holders = 0;              // a handle, a claim, graphs
+  std::uint64_t blocks = 0;               // handed out, pending ones included
+  bool exportable = false;                // its handles can be sent to other processes
+  bool segments = false;                  // PyTorch's, whatever the policy
+  bool splits = true;                     // false: its segments are not divided
+  std::shared_ptr<memory_source> source;  // of its segments; null: the driver
   bool of_capture = false;     // belongs to a graph: nothing of it is released or moved while held
-  bool retains = false;        // belongs to graphs of its holders: the same
+  bool for_graphs = false;     // belongs to graphs of its holders: the same
   bool takes_requests = true;  // a graph's pool does only during the capture
   bool forsaken = false;       // the last holder went, and that was noticed
   bool is_fallback = false;    // serves requests to the allocator that find no memory
@@ -90,7 +90,7 @@ struct pool_state {
            (where == residence::resuming || (where == residence::suspending && taken_back));
   }
   /// Whether captured graphs know its addresses.
-  [[nodiscard]] bool of_graphs() const noexcept { return of_capture || retains; }
+  [[nodiscard]] bool of_graphs() const noexcept { return of_capture || for_graphs; }
   /// Whether what a stream freed stays that stream's. No event tells when replays are done with it,
   /// and inside a graph only the order of the capture keeps two uses apart.
   [[nodiscard]] bool keeps_to_streams() const noexcept { return of_graphs() && holders != 0; }

@@ -48,7 +48,7 @@ store_traits reclamation::traits_of(const pool_state& pool) const {
           .exportable = core_.exportable_ || pool.exportable,
           .one_slot_handles = pool.exportable,
           .moves = !pool.of_graphs(),
-          .takes_addresses = pool.retains,
+          .takes_addresses = pool.for_graphs,
           .segments = pool.segments,
           .splits = pool.splits,
           .of_graphs = pool.of_graphs(),

@@ -22,9 +22,9 @@ residency::~residency() {
 
 result<void> residency::check_options(const suspend_options& options) {
   if (options.chunk >= bytes{unit}) return {};
-  return error{.code = errc::invalid_argument,
-               .requested = options.chunk,
-               .detail = "a chunk has at least 512 bytes"};
+  return error{{.code = errc::invalid_argument,
+                .requested = options.chunk,
+                .detail = "a chunk has at least 512 bytes"}};
 }
 
 // --- Which pools ---------------------------------------------------------------------------------
@@ -39,11 +39,11 @@ pool_state* residency::suspendable_pool(tag of) const noexcept {
 result<void> residency::declare_suspendable(tag of, const suspendable_options& options) try {
   WEIR_TRY(core_.usable());
   if (of == tag{}) {
-    return error{.code = errc::invalid_argument, .detail = "memory without a tag is not apart"};
+    return error{{.code = errc::invalid_argument, .detail = "memory without a tag is not apart"}};
   }
   WEIR_TRY(check_options(options.eviction));
   if (!core_.device_.capabilities().virtual_memory) {
-    return error{.code = errc::not_supported, .detail = "the device has no virtual memory"};
+    return error{{.code = errc::not_supported, .detail = "the device has no virtual memory"}};
   }
   std::optional<suspendable_options> declared = options;  // the one before ends without the lock
   const detail::mutex_lock lock{core_.mutex_};
@@ -77,9 +77,9 @@ result<std::vector<pool_state*>> residency::meant_by(const pool_selection& which
   for (const auto& each : core_.pools_)
     if (is_meant(*each, which)) meant.push_back(each.get());
   if (meant.empty() && std::holds_alternative<tag>(which)) {
-    return error{.code = errc::not_found,
-                 .detail = "tag \"" + std::string{std::get<tag>(which).name()} +
-                           "\" was not declared suspendable"};
+    return error{{.code = errc::not_found,
+                  .detail = "tag \"" + std::string{std::get<tag>(which).name()} +
+                            "\" was not declared suspendable"}};
   }
   if (meant.empty()) return errc::closed;
   return meant;
@@ -100,17 +100,17 @@ result<void> residency::may_suspend(const pool_state& pool) const {
     case placement::store_kind::arena:
       break;
     case placement::store_kind::segments:
-      return error{.code = errc::not_supported,
-                   .detail =
-                       "memory in segments (the classic policies, and pools that were created "
-                       "in segments) cannot be suspended"};
+      return error{{.code = errc::not_supported,
+                    .detail =
+                        "memory in segments (the classic policies, and pools that were created "
+                        "in segments) cannot be suspended"}};
     case placement::store_kind::guarded:
-      return error{.code = errc::not_supported,
-                   .detail = "memory under heap_debug cannot be suspended"};
+      return error{
+          {.code = errc::not_supported, .detail = "memory under heap_debug cannot be suspended"}};
   }
   if (pool.handles_seen) {
-    return error{.code = errc::not_supported,
-                 .detail = "others may hold handles of the memory, which would not go away"};
+    return error{{.code = errc::not_supported,
+                  .detail = "others may hold handles of the memory, which would not go away"}};
   }
   return {};
 }
@@ -134,15 +134,15 @@ result<void> residency::await_residence(pool_state& pool, std::uint64_t needed) 
     WEIR_TRY(core_.usable());
     const bool away = pool.where == residence::suspended;
     if ((away || pool.is_leaving()) && pool.requests == suspended_requests::fail) {
-      return error{.code = errc::suspended,
-                   .detail = pool.name.empty() ? std::string{"the allocator's own memory"}
-                                               : "pool \"" + pool.name + "\""};
+      return error{{.code = errc::suspended,
+                    .detail = pool.name.empty() ? std::string{"the allocator's own memory"}
+                                                : "pool \"" + pool.name + "\""}};
     }
     const bool comes_back = pool.requests == suspended_requests::resume;
     if (comes_back && away) {
       if (!eviction_.could_fit(pool, needed)) {
         const std::uint64_t missing = std::max(needed, pool.suspended_bytes());
-        return error{.code = errc::out_of_memory, .requested = bytes{missing}};
+        return error{{.code = errc::out_of_memory, .requested = bytes{missing}}};
       }
       WEIR_TRY(resume_pools({&pool}, {}));
     } else if (!comes_back || !take_back(pool.id).any) {
@@ -156,19 +156,19 @@ result<void> residency::await_residence(pool_state& pool, std::uint64_t needed) 
 
 result<void> residency::may_wait() const {
   if (heap_of_progress != &core_) return {};
-  return error{.code = errc::not_permitted,
-               .detail =
-                   "a progress callback cannot wait for memory that is on its way, nor close "
-                   "the allocator; do it after suspend() or resume() has returned"};
+  return error{{.code = errc::not_permitted,
+                .detail =
+                    "a progress callback cannot wait for memory that is on its way, nor close "
+                    "the allocator; do it after suspend() or resume() has returned"}};
 }
 
 result<void> residency::may_end() const {
   WEIR_TRY(may_wait());
   if (!carrier_scope::is_for(core_)) return {};
-  return error{.code = errc::not_permitted,
-               .detail =
-                   "the thread that carries suspend_async() or resume_async() cannot close the "
-                   "allocator"};
+  return error{{.code = errc::not_permitted,
+                .detail =
+                    "the thread that carries suspend_async() or resume_async() cannot close the "
+                    "allocator"}};
 }
 
 result<void> residency::await_move() {

@@ -130,7 +130,7 @@ result<void> residency::fit_under_limit(const queued_move& move, std::uint64_t n
   wait_bound waits;
   while (!core_.placement_.may_reserve(needed)) {
     WEIR_TRY_VALUE(made, make_room(move, needed, waits, driver));
-    if (!made) return error{.code = errc::out_of_memory, .requested = bytes{needed}};
+    if (!made) return error{{.code = errc::out_of_memory, .requested = bytes{needed}}};
   }
   return {};
 } catch (const std::bad_alloc&) {
@@ -146,7 +146,7 @@ result<void> residency::fit_on_device(const queued_move& move, std::uint64_t nee
                               needed, move.pools.front().plan.properties, driver.enter()));
     if (given) return {};
     WEIR_TRY_VALUE(made, make_room(move, needed, waits, driver));
-    if (!made) return error{.code = errc::out_of_memory, .requested = bytes{needed}};
+    if (!made) return error{{.code = errc::out_of_memory, .requested = bytes{needed}}};
   }
 } catch (const std::bad_alloc&) {
   return no_host_memory();
@@ -243,12 +243,12 @@ result<void> residency::fill(placement::suspended_place& place, const moving_poo
 }
 
 error residency::why_not_resumed(error reason, std::uint64_t needed) {
-  if (reason.code != errc::out_of_memory) return reason;
+  if (reason.code() != errc::out_of_memory) return reason;
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
   host_.settle_caches();
-  reason.requested = bytes{needed};
-  reason.detail = to_string(bytes{needed}) + " have to come back; it stays suspended\n" +
-                  host_.shortage_text(bytes{needed});
+  reason.set_requested(bytes{needed});
+  reason.set_detail(to_string(bytes{needed}) + " have to come back; it stays suspended\n" +
+                    host_.shortage_text(bytes{needed}));
   return reason;
 }
 

@@ -70,8 +70,8 @@ result<block_index> room_search::find_room_at(std::uint64_t address) {
 
 result<void> room_search::prepare() {
   if (!pool_->takes_requests) {
-    return error{.code = errc::invalid_argument,
-                 .detail = "a graph's memory serves requests during its capture only"};
+    return error{{.code = errc::invalid_argument,
+                  .detail = "a graph's memory serves requests during its capture only"}};
   }
   for (;;) {
     auto account = heap_.prepare(*pool_, to_bytes(wanted_.units), driver_);
@@ -82,7 +82,7 @@ result<void> room_search::prepare() {
     }
     // A suspended pool that finds no room to come back.
     if (account.code() != errc::out_of_memory) return std::move(account).error();
-    WEIR_TRY_VALUE(helped, ask_callbacks(account.error().requested));
+    WEIR_TRY_VALUE(helped, ask_callbacks(account.error().requested()));
     if (!helped) return std::move(account).error();
     climb(rung::callback);
   }

@@ -77,7 +77,7 @@ class room_search {
     return room_;
   }
   /// Whether events are out of the question: a capture into a pool of graphs of the user's.
-  [[nodiscard]] bool asks_no_stream() const noexcept { return capturing_ && pool_->retains; }
+  [[nodiscard]] bool asks_no_stream() const noexcept { return capturing_ && pool_->for_graphs; }
   [[nodiscard]] bool is_own_pool() const noexcept { return pool_->id == pool_id{}; }
 
   reclaimer& heap_;

@@ -106,7 +106,7 @@ result<bytes> trimming::empty_cache(pool_id id) try {
   driver_access driver{core_.device_};
   WEIR_TRY(driver.entered());
   std::vector<stamp> replays;  // may have been queued on any stream
-  if (pool->retains) {
+  if (pool->for_graphs) {
     WEIR_TRY(progress_.poll_streams(driver, no_stream));  // meets those that were never named
     for (stream_slot slot = 1; slot <= core_.order_.count(); ++slot)
       replays.push_back(core_.order_.now(slot));

@@ -40,7 +40,7 @@ class trimming {
   result<bytes> shrink(bytes keep) WEIR_EXCLUDES(core_.mutex_);
   /// Releases all free memory, after the streams are waited for.
   result<bytes> empty_cache() WEIR_EXCLUDES(core_.mutex_);
-  /// The same of one pool. Of a pool that retains, nothing if replays may be under way afterwards.
+  /// The same of one pool. Of a pool for graphs, nothing if replays may be under way afterwards.
   [[nodiscard]] result<bytes> empty_cache(pool_id id) WEIR_EXCLUDES(core_.mutex_);
 
  private:

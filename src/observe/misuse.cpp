@@ -72,7 +72,7 @@ std::string words_of(const damaged_block& about) {
 template <class Words>
 error told(error plain, Words&& words) noexcept {
   try {
-    plain.detail = words();
+    plain.set_detail(words());
   } catch (const std::bad_alloc&) {  // the code must do
   }
   return plain;
@@ -81,27 +81,27 @@ error told(error plain, Words&& words) noexcept {
 }  // namespace
 
 error double_free(const accused_block& block) noexcept {
-  return told({.code = errc::double_free}, [&] { return words_of(block) + block.life; });
+  return told({{.code = errc::double_free}}, [&] { return words_of(block) + block.life; });
 }
 
 error double_free(std::uint64_t address, const accused_block& freed) noexcept {
-  return told({.code = errc::double_free}, [&] {
+  return told({{.code = errc::double_free}}, [&] {
     return hexadecimal(address) + ", in the free memory " + words_of(freed) + freed.life;
   });
 }
 
 error foreign_pointer(std::uint64_t address, std::string_view owner) noexcept {
-  return told({.code = errc::foreign_pointer},
+  return told({{.code = errc::foreign_pointer}},
               [&] { return hexadecimal(address) + " is no memory of this " + std::string{owner}; });
 }
 
 error damaged(const damaged_block& about) noexcept {
-  return told({.code = errc::memory_damaged},
+  return told({{.code = errc::memory_damaged}},
               [&] { return words_of(about.block) + ": " + words_of(about) + about.block.life; });
 }
 
 error foreign_pointer(std::uint64_t address, const accused_block& block) noexcept {
-  return told({.code = errc::foreign_pointer}, [&] {
+  return told({{.code = errc::foreign_pointer}}, [&] {
     const bool is_inside = address >= block.address && address - block.address < block.size.count();
     if (!is_inside) {
       return hexadecimal(address) + " is " + position_of(address, block) +
@@ -121,7 +121,7 @@ error leak(std::string_view what, std::uint64_t count, bytes size,
                     [](const accused_block& a, const accused_block& b) {
                       return a.size != b.size ? a.size > b.size : a.address < b.address;
                     });
-  return told({.code = errc::still_live, .requested = size}, [&] {
+  return told({{.code = errc::still_live, .requested = size}}, [&] {
     std::string text{what};
     text += " with " + std::to_string(count) + " live blocks of " + to_string(size);
     for (auto each = blocks.begin(); each != shown; ++each)

@@ -14,7 +14,7 @@ result<void> awaited_marks::wait() const {
     auto reached = mark->synchronize();
     if (reached) continue;
     // Recorded in a capture that began and ended meanwhile: the next poll drops the mark.
-    if (reached.error().native == driver::CUDA_ERROR_CAPTURED_EVENT) continue;
+    if (reached.error().native() == driver::CUDA_ERROR_CAPTURED_EVENT) continue;
     return reached;
   }
   return {};

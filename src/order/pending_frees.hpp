@@ -28,6 +28,11 @@ class pending_frees {
 
   /// The block is used on the stream, too.
   void record(block_index index, stream_slot stream);
+  /// The streams that were recorded for a live block.
+  [[nodiscard]] std::vector<stream_slot> recorded(block_index index) const {
+    const auto entry = uses_.find(index);
+    return entry == uses_.end() ? std::vector<stream_slot>{} : entry->second.recorded;
+  }
   /// Sees to it that forget() and add() cannot fail for the block.
   void prepare(block_index index);
   /// The block is freed on the stream: what it has to wait for. It is forgotten as a live one.

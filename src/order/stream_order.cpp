@@ -23,8 +23,8 @@ constexpr std::uint32_t most_for_nobody = 256;
 }  // namespace
 
 bool says_gone(const error& reason) noexcept {
-  return reason.code == errc::bad_stream || reason.code == errc::invalid_handle ||
-         reason.native == driver::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return reason.code() == errc::bad_stream || reason.code() == errc::invalid_handle ||
+         reason.native() == driver::CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 stream_order::stream_order(weir::device device, order_rules rules)
@@ -113,7 +113,7 @@ stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
   met = std::move(fresh);
   met.id = id;
   met.handle = stream.handle();
-  met.lasting = !rules_.unannounced_ends || stream.is_legacy();
+  met.lasting = !rules_.allow_unreleased_streams || stream.is_legacy();
   // What it was given before we knew of it may use what was freed since: it holds that up.
   met.stamped = met.closed = met.quiescent = completed_;
   met.marked = met.completed = completed_;
@@ -560,7 +560,7 @@ result<bool> stream_order::poll_stream(entry& stream, const context_scope& bound
   bool grew = false;
   while (!stream.marks.empty()) {
     const auto reached = stream.marks.front().reached->is_complete(bound);
-    if (!reached && reached.error().native == driver::CUDA_ERROR_CAPTURED_EVENT) {
+    if (!reached && reached.error().native() == driver::CUDA_ERROR_CAPTURED_EVENT) {
       // Of a capture that came and went while it was recorded. A later mark will do for both.
       events_.release(std::move(stream.marks.front().reached));
       stream.marks.pop_front();

@@ -36,7 +36,7 @@ struct order_rules {
   crossing_rule crossing = crossing_rule::all_work;
   /// Streams that nobody watches may be destroyed without notice, so they are asked only in calls
   /// that name them.
-  bool unannounced_ends = false;
+  bool allow_unreleased_streams = false;
   /// Captures may take streams without a declaration, so streams that nobody watches are marked
   /// only in calls that name them, too.
   bool undeclared_captures = false;

@@ -88,8 +88,8 @@ result<void> arena_mover::create_handles(room_plan& room, const context_scope& b
                                                 core_.properties, bound));
   if (!given) {
     core_.shared.note_refusal();
-    return error{.code = errc::out_of_memory,
-                 .requested = bytes{core_.slots.bytes_of(room.new_slots)}};
+    return error{
+        {.code = errc::out_of_memory, .requested = bytes{core_.slots.bytes_of(room.new_slots)}}};
   }
   for (std::size_t i = 0; i < room.fillings.size(); ++i) {
     gap_filling& each = room.fillings[i];

@@ -15,12 +15,12 @@
 #include "placement/memory_supply.hpp"
 #include "placement/suspension.hpp"
 #include "placement/unlocked_work.hpp"
-#include "weir/allocator/segment_source.hpp"
 #include "weir/allocator/snapshot.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/options.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
+#include "weir/device/memory_source.hpp"
 #include "weir/device/virtual_memory.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
@@ -195,7 +195,7 @@ class backing_store {
   /// of it is free for the stream.
   [[nodiscard]] virtual result<block_index> fit_at(std::uint64_t /*address*/,
                                                    const request& /*wanted*/) {
-    return error{.code = errc::not_supported, .detail = "segments give no room at an address"};
+    return error{{.code = errc::not_supported, .detail = "segments give no room at an address"}};
   }
   /// Whether growing is to be preferred to rearranging for this request.
   [[nodiscard]] virtual bool prefers_growth(const request& wanted) const = 0;
@@ -326,7 +326,7 @@ struct store_traits {
   bool of_graphs = false;
   /// It will be suspended and resumed, which costs by the handle: they are large.
   bool suspendable = false;
-  std::shared_ptr<segment_source> source{};  // of segments; null: the driver
+  std::shared_ptr<memory_source> source{};  // of segments; null: the driver
   /// Blocks lie apart and are checked, whatever the policy.
   debug_checks checks = debug_checks::off;
   bytes quarantine{};  // addresses that stay unmapped after the free of a checked block

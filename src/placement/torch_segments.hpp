@@ -19,9 +19,9 @@ namespace weir { inline namespace v0 { namespace placement {
 struct segment_rules {
   bool expandable = false;
   bool splits = true;
-  bool mapped = false;                       // a handle a segment, instead of plain memory
-  physical_properties properties{};          // of handles
-  std::shared_ptr<segment_source> source{};  // asked instead of the driver
+  bool mapped = false;                      // a handle a segment, instead of plain memory
+  physical_properties properties{};         // of handles
+  std::shared_ptr<memory_source> source{};  // asked instead of the driver
 };
 
 /// Memory in segments, each of one stream and of one size class.
@@ -36,7 +36,7 @@ struct segment_rules {
 ///
 /// Fixed segments are 2 MiB for small requests, 20 MiB for large ones, and from 10 MiB on what is
 /// asked for, in multiples of 2 MiB. They come from plain allocation, are a handle each in a range
-/// of their own, or come from a segment_source, which is asked with the heap's lock held. Where
+/// of their own, or come from a memory_source, which is asked with the heap's lock held. Where
 /// nothing is to be split a segment is one block or one run at all times. Expandable segments are
 /// address ranges larger than the device, of which pages of 2 MiB (small) or 20 MiB (large) get
 /// memory from the lowest on as they are needed; there any tail is cut off.

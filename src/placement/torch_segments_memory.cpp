@@ -23,19 +23,19 @@ constexpr std::uint64_t own_segment_from = std::uint64_t{10}
 
 /// The exception under way as an error. Destructors come here, too: it must not throw.
 error thrown_by_source(bytes size) noexcept {
-  error reason{.code = errc::internal, .requested = size};
+  error reason{{.code = errc::internal, .requested = size}};
   try {
     throw;
   } catch (const std::bad_alloc&) {
     return no_host_memory();
   } catch (const std::exception& thrown) {
     try {
-      reason.detail = std::string{"a segment_source threw: "} + thrown.what();
+      reason.set_detail(std::string{"a memory_source threw: "} + thrown.what());
     } catch (const std::bad_alloc&) {
       // The code has to do.
     }
   } catch (...) {
-    reason.detail.clear();
+    reason.set_detail({});
   }
   return reason;
 }
@@ -48,8 +48,10 @@ result<block_index> torch_segments::grow(const request& wanted, const context_sc
   if (units > most_units) return no_block;
   if (!shared_.blocks.prepare(4)) return no_host_memory();
   if (!rules_.splits && wanted.alignment != 1) {
-    return error{.code = errc::not_supported,
-                 .detail = "segments that are not split begin where they begin"};
+    return error{
+        {.code = errc::not_supported,
+         .detail =
+             "a pool with one block per segment does not support alignments above 512 bytes"}};
   }
   return rules_.expandable ? grow_expandable(wanted, units, bound)
                            : grow_fixed(wanted, units, bound);
@@ -216,13 +218,13 @@ result<void> torch_segments::take_from_source(const segment& fresh, std::uint64_
   } catch (...) {
     return thrown_by_source(size);
   }
-  if (memory == nullptr) return error{.code = errc::out_of_memory, .requested = size};
+  if (memory == nullptr) return error{{.code = errc::out_of_memory, .requested = size}};
   const auto address = reinterpret_cast<std::uint64_t>(memory);
   if (address % unit != 0) {
     detail::report_failure(give_to_source(address, fresh.size));
-    return error{.code = errc::bad_alignment,
-                 .requested = size,
-                 .detail = "a segment_source must align to 512 bytes"};
+    return error{{.code = errc::bad_alignment,
+                  .requested = size,
+                  .detail = "a memory_source must align to 512 bytes"}};
   }
   const auto above = segments_.lower_bound(address);
   const bool overlaps = address + fresh.size < address ||
@@ -230,9 +232,9 @@ result<void> torch_segments::take_from_source(const segment& fresh, std::uint64_
                         (above != segments_.begin() &&
                          address - std::prev(above)->first < std::prev(above)->second.size);
   if (overlaps) {
-    return error{.code = errc::invalid_argument,
-                 .requested = size,
-                 .detail = "a segment_source gave memory that the pool has already"};
+    return error{{.code = errc::invalid_argument,
+                  .requested = size,
+                  .detail = "a memory_source gave memory that the pool has already"}};
   }
   base = address;
   return {};

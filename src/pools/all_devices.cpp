@@ -22,11 +22,11 @@ result<void> wait_for_other_devices(detail::device_state& home) {
 }
 
 error kept_memory(error reason, bytes kept) noexcept {
-  reason.requested = kept;
+  reason.set_requested(kept);
   try {
-    reason.detail = to_string(kept) +
-                    " stay allocated, because work that may use them could not be waited for" +
-                    (reason.detail.empty() ? "" : ": " + reason.detail);
+    reason.set_detail(to_string(kept) +
+                      " stay allocated, because work that may use them could not be waited for" +
+                      (reason.detail().empty() ? "" : ": " + reason.detail()));
   } catch (const std::bad_alloc&) {  // then without details
   }
   return reason;

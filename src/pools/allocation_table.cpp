@@ -88,7 +88,7 @@ result<stream_block> allocation_table::check(device_address address,
   // The handle alone says nothing: another stream may have it by now.
   const bool same_stream = stream == block.stream && stream.known_id() == block.stream.known_id();
   if (block.stream_gone && same_stream && stream.known_id() != stream_id{}) {
-    return error{.code = errc::bad_stream, .detail = "the stream was destroyed"};
+    return error{{.code = errc::bad_stream, .detail = "the stream was destroyed"}};
   }
   return block;
 }
@@ -99,9 +99,9 @@ result<allocation_table::taken_block> allocation_table::take(
   WEIR_TRY_VALUE(at, live_entry(address));
   const stream_block& block = at->second.block;
   if (capture && !block.capture) {
-    return error{.code = errc::capture_forbidden,
-                 .requested = block.size,
-                 .detail = "memory from outside a capture cannot be freed inside"};
+    return error{{.code = errc::capture_forbidden,
+                  .requested = block.size,
+                  .detail = "memory from outside a capture cannot be freed inside"}};
   }
   // Freed in its own capture it is over; freed elsewhere it comes again with the next launch.
   if (block.capture && block.capture != capture) return taken_block{block, true};

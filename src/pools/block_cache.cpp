@@ -23,10 +23,10 @@ constexpr std::uint64_t smallest_step = 512;
 constexpr std::uint64_t sizes_per_power = 8;
 
 error wrong_size(bytes requested, bytes expected) noexcept {
-  error reason{.code = errc::invalid_argument, .requested = expected};
+  error reason{{.code = errc::invalid_argument, .requested = expected}};
   try {
-    reason.detail =
-        "a block of " + to_string(requested) + " was freed as one of " + to_string(expected);
+    reason.set_detail("a block of " + to_string(requested) + " was freed as one of " +
+                      to_string(expected));
   } catch (const std::bad_alloc&) {  // then without details
   }
   return reason;
@@ -38,7 +38,7 @@ result<bytes> block_size(bytes size) {
   const std::uint64_t power = std::bit_floor(std::max(size.count(), std::uint64_t{1}));
   const std::uint64_t step = std::max(power / sizes_per_power, smallest_step);
   const auto rounded = checked_round_up(size, bytes{step});
-  if (!rounded) return error{.code = errc::size_overflow, .requested = size};
+  if (!rounded) return error{{.code = errc::size_overflow, .requested = size}};
   return *rounded;
 }
 
@@ -70,17 +70,16 @@ block_cache::block_cache(weir::device device, block_source source, cache_limits 
 
 result<stream_slot> block_cache::slot_of(const stream_ref& stream, driver_access& driver) {
   if (stream.device() != device_)
-    return error{.code = errc::bad_stream,
-                 .detail =
-                     "the stream is of another device, which cannot allocate in this pool; "
-                     "name a stream of the pool's device"};
+    return error{{.code = errc::bad_stream,
+                  .detail = "the stream is of another device, which cannot allocate in this pool; "
+                            "name a stream of the pool's device"}};
   const stream_id id = stream.is_legacy() ? legacy_stream_ : stream.known_id();
   if (id != stream_id{}) return order_.meet(stream, id);
   WEIR_TRY(driver.entered());
   auto slot = order_.slot_of(stream, driver.enter());
   if (!slot && order::says_gone(slot.error())) {
     error reason = std::move(slot).error();
-    reason.code = errc::bad_stream;
+    reason.set_code(errc::bad_stream);
     return reason;
   }
   if (slot && stream.is_legacy()) legacy_stream_ = order_.id(*slot);
@@ -146,10 +145,11 @@ void block_cache::stream_closing(const stream_ref& stream) noexcept {
 
 result<block_cache::block_request> block_cache::make_request(bytes size, bytes alignment) {
   if (!is_power_of_two(alignment.count()) || alignment > largest_alignment)
-    return error{.code = errc::bad_alignment, .requested = alignment};
+    return error{{.code = errc::bad_alignment, .requested = alignment}};
   // Room to align in the block, whatever block it will be.
-  const auto with_slack = checked_add(size, std::max(alignment, pool_alignment) - pool_alignment);
-  if (!with_slack) return error{.code = errc::size_overflow, .requested = size};
+  const auto with_slack =
+      checked_add(size, std::max(alignment, default_alignment) - default_alignment);
+  if (!with_slack) return error{{.code = errc::size_overflow, .requested = size}};
   WEIR_TRY_VALUE(rounded, block_size(*with_slack));
   return block_request{.size = size, .alignment = alignment, .rounded = rounded.count()};
 }
@@ -200,7 +200,7 @@ result<void*> block_cache::allocate_cached(bytes size, const stream_ref& stream,
   WEIR_TRY_VALUE(slot, slot_of(stream, driver));
   request.slot = slot;
   block* const cached = take_cached(request);
-  if (cached == nullptr) return error{.code = errc::not_found, .requested = size};
+  if (cached == nullptr) return error{{.code = errc::not_found, .requested = size}};
   return hand_out_cached(*cached, request);
 }
 
@@ -230,9 +230,9 @@ result<block*> block_cache::allocate_fresh(const block_request& request, driver_
   }
   if (blocks_.has(*base)) {
     blocks_.erase(fresh);
-    return error{.code = errc::internal,
-                 .requested = request.size,
-                 .detail = "the source handed out memory that the pool has not freed"};
+    return error{{.code = errc::internal,
+                  .requested = request.size,
+                  .detail = "the source handed out memory that the pool has not freed"}};
   }
   fresh.base = *base;
   blocks_.place(fresh, *base);

@@ -78,7 +78,7 @@ class block_cache final : public memory_home,
   result<void> free_owned(void* memory, bytes size, const stream_ref* stream) override {
     return deallocate(memory, size, stream);
   }
-  result<void> record_stream(void* pointer, const stream_ref& stream);
+  result<void> record_stream(void* pointer, const stream_ref& stream) override;
   result<void> release_stream(const stream_ref& stream);
 
   [[nodiscard]] weir::device device() const noexcept { return device_; }

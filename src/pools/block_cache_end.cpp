@@ -81,7 +81,7 @@ error block_cache::leak() const noexcept {
   try {
     return told(blocks_.live_blocks());
   } catch (const std::bad_alloc&) {
-    return error{.code = errc::still_live, .requested = stats_.allocated.current};
+    return error{{.code = errc::still_live, .requested = stats_.allocated.current}};
   }
 }
 

@@ -17,6 +17,12 @@ auto with(const std::shared_ptr<pools::block_cache>& state, const Call& call)
   return pools::guarded([&] { return call(*state); });
 }
 
+/// What accessors need that return no result.
+pools::block_cache& usable(const std::shared_ptr<pools::block_cache>& state) {
+  if (state == nullptr) raise(errc::moved_from);
+  return *state;
+}
+
 }  // namespace
 
 result<void*> block_pool::try_allocate(bytes size, const stream_ref& stream,
@@ -57,21 +63,15 @@ result<void> block_pool::release_stream(const stream_ref& stream) const {
   return with(state_, [&](auto& cache) { return cache.release_stream(stream); });
 }
 
-weir::device block_pool::device() const noexcept { return state_->device(); }
+weir::device block_pool::device() const { return usable(state_).device(); }
 
 result<bytes> block_pool::rounded_size(bytes size) { return pools::block_size(size); }
 
-block_pool_stats block_pool::stats() const {
-  return state_ != nullptr ? state_->stats() : block_pool_stats{};
-}
+block_pool_stats block_pool::stats() const { return usable(state_).stats(); }
 
-void block_pool::reset_peaks() const {
-  if (state_ != nullptr) state_->reset_peaks();
-}
+void block_pool::reset_peaks() const { usable(state_).reset_peaks(); }
 
-void block_pool::reset_counters() const {
-  if (state_ != nullptr) state_->reset_counters();
-}
+void block_pool::reset_counters() const { usable(state_).reset_counters(); }
 
 result<bytes> block_pool::trim(bytes keep) const {
   return with(state_, [&](auto& cache) { return cache.trim(keep); });
@@ -85,7 +85,7 @@ result<void> block_pool::set_threshold(bytes limit) const {
   return with(state_, [&](auto& cache) { return cache.set_threshold(limit); });
 }
 
-bytes block_pool::threshold() const { return state_ != nullptr ? state_->threshold() : bytes{}; }
+bytes block_pool::threshold() const { return usable(state_).threshold(); }
 
 result<void> block_pool::close() const {
   return with(state_, [&](auto& cache) { return cache.close(); });

@@ -244,13 +244,13 @@ result<void*> block_cache::allocate_after_release(block_request& request, driver
 }
 
 error block_cache::no_room(const block_request& request, error refusal) const {
-  refusal.requested = request.size;
+  refusal.set_requested(request.size);
   try {
     std::string detail = "the pool holds " + to_string(stats_.allocated.current) + " in " +
                          std::to_string(stats_.blocks.current) + " live blocks and caches " +
                          to_string(stats_.cached);
-    if (!refusal.detail.empty()) detail += "; " + refusal.detail;
-    refusal.detail = std::move(detail);
+    if (!refusal.detail().empty()) detail += "; " + refusal.detail();
+    refusal.set_detail(std::move(detail));
   } catch (const std::bad_alloc&) {  // then without details
   }
   return refusal;

@@ -8,11 +8,7 @@
 #include "weir/device/virtual_memory.hpp"
 #include "weir/driver/table.hpp"
 
-namespace weir { inline namespace v0 {
-
-memory_source::~memory_source() = default;
-
-namespace pools {
+namespace weir { inline namespace v0 { namespace pools {
 
 block_source plain_memory() {
   return {.allocate = [](const context_scope& scope, bytes size) -> result<std::uint64_t> {
@@ -46,14 +42,15 @@ block_source upstream_memory(std::shared_ptr<memory_source> upstream) {
   return {
       .allocate = [upstream](const context_scope& scope, bytes size) -> result<std::uint64_t> {
         if (!scope) return scope.error();
-        WEIR_TRY_VALUE(memory, guarded([&] { return upstream->allocate(size); }));
+        const stream_ref legacy = stream_ref::legacy(scope.device());
+        WEIR_TRY_VALUE(memory, guarded([&] { return upstream->allocate(size, legacy); }));
         const std::uint64_t base = reinterpret_cast<std::uintptr_t>(memory);
-        if (base == 0) return error{.code = errc::out_of_memory, .requested = size};
-        if (base % pool_alignment.count() == 0) return base;
+        if (base == 0) return error{{.code = errc::out_of_memory, .requested = size}};
+        if (base % default_alignment.count() == 0) return base;
         WEIR_TRY(guarded([&] { return upstream->deallocate(memory, size); }));
-        return error{.code = errc::bad_alignment,
-                     .requested = size,
-                     .detail = "the upstream's memory is not aligned to 256 bytes"};
+        return error{{.code = errc::bad_alignment,
+                      .requested = size,
+                      .detail = "the upstream's memory is not aligned to 256 bytes"}};
       },
       .release = [upstream](const context_scope& scope, std::uint64_t base,
                             bytes size) -> result<void> {

@@ -9,7 +9,7 @@
 #include "weir/base/bytes.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
-#include "weir/pool/memory_source.hpp"
+#include "weir/device/memory_source.hpp"
 
 namespace weir { inline namespace v0 { namespace pools {
 

@@ -119,7 +119,7 @@ result<bytes> with_device(const std::shared_ptr<device_caches>& caches, weir::de
 result<buffer_pool> buffer_pool::create(buffer_pool_options options) {
   using std::chrono::nanoseconds;
   if (options.max_idle_time < nanoseconds{0})
-    return error{.code = errc::invalid_argument, .detail = "max_idle_time is negative"};
+    return error{{.code = errc::invalid_argument, .detail = "max_idle_time is negative"}};
   pools::cache_limits limits{options.max_cached, options.crossing};
   limits.max_idle_time = options.max_idle_time;
   if (limits.max_idle_time != nanoseconds::max()) {
@@ -146,19 +146,19 @@ result<pooled_memory> buffer_pool::try_take_cached(bytes size, const stream_ref&
   WEIR_TRY(pools::check(state_));
   if (state_->is_closed()) return errc::closed;
   const auto cache = state_->find(stream.device());
-  if (cache == nullptr) return error{.code = errc::not_found, .requested = size};
+  if (cache == nullptr) return error{{.code = errc::not_found, .requested = size}};
   return pooled_memory::create_cached(cache, size, stream, initial, alignment);
 }
 
 result<void> buffer_pool::free(pooled_memory&& buffer, const stream_ref& stream) const {
   WEIR_TRY(pools::check(state_));
-  if (buffer.empty() || state_->contains(buffer.home_.get())) return buffer.free(stream);
+  if (!buffer || state_->contains(buffer.home_.get())) return buffer.free(stream);
   return pools::guarded([&]() -> result<void> {
     return error{
-        .code = errc::foreign_pointer,
-        .detail = "a buffer of another pool: " +
-                  observe::words_of({.address = reinterpret_cast<std::uintptr_t>(buffer.data()),
-                                     .size = buffer.size()})};
+        {.code = errc::foreign_pointer,
+         .detail = "a buffer of another pool: " +
+                   observe::words_of({.address = reinterpret_cast<std::uintptr_t>(buffer.data()),
+                                      .size = buffer.size()})}};
   });
 }
 
@@ -179,6 +179,7 @@ result<bytes> buffer_pool::empty_cache() const {
 }
 
 buffer_pool_stats buffer_pool::stats(weir::device device) const {
+  if (state_ == nullptr) raise(errc::moved_from);
   if (!pools::check(state_)) return {};
   const auto cache = state_->find(device);
   if (cache == nullptr) return {};
@@ -193,6 +194,7 @@ buffer_pool_stats buffer_pool::stats(weir::device device) const {
 
 buffer_pool_stats buffer_pool::stats() const {
   buffer_pool_stats sum;
+  if (state_ == nullptr) raise(errc::moved_from);
   if (!pools::check(state_)) return sum;
   state_->for_each([&](const pools::block_cache& cache) {
     const buffer_pool_stats one = stats(cache.device());
@@ -207,21 +209,25 @@ buffer_pool_stats buffer_pool::stats() const {
 }
 
 void buffer_pool::reset_peaks(weir::device device) const {
+  if (state_ == nullptr) raise(errc::moved_from);
   if (!pools::check(state_)) return;
   if (const auto cache = state_->find(device); cache != nullptr) cache->reset_peaks();
 }
 
 void buffer_pool::reset_peaks() const {
+  if (state_ == nullptr) raise(errc::moved_from);
   if (!pools::check(state_)) return;
   state_->for_each([](auto& cache) { cache.reset_peaks(); });
 }
 
 void buffer_pool::reset_counters(weir::device device) const {
+  if (state_ == nullptr) raise(errc::moved_from);
   if (!pools::check(state_)) return;
   if (const auto cache = state_->find(device); cache != nullptr) cache->reset_counters();
 }
 
 void buffer_pool::reset_counters() const {
+  if (state_ == nullptr) raise(errc::moved_from);
   if (!pools::check(state_)) return;
   state_->for_each([](auto& cache) { cache.reset_counters(); });
 }

@@ -27,17 +27,17 @@ std::shared_ptr<const event> event_behind(const stream_ref& stream) noexcept try
 
 result<foreign_use> foreign_use::of(const stream_ref& stream, weir::device home) {
   if (detail::device_state::of(stream.device()).owner != detail::device_state::of(home).owner)
-    return error{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"};
+    return error{{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"}};
   if (stream.is_per_thread()) {
-    return error{.code = errc::bad_stream,
-                 .detail =
-                     "the pool cannot keep the default stream of a thread for another device; "
-                     "name a stream that every thread can name"};
+    return error{{.code = errc::bad_stream,
+                  .detail =
+                      "the pool cannot keep the default stream of a thread for another device; "
+                      "name a stream that every thread can name"}};
   }
   auto identified = stream.identified();
   if (identified) return foreign_use{*identified};
   error refused = std::move(identified).error();
-  if (order::says_gone(refused)) refused.code = errc::bad_stream;
+  if (order::says_gone(refused)) refused.set_code(errc::bad_stream);
   return refused;
 }
 

@@ -32,9 +32,9 @@ auto contained(const Call& call) noexcept -> decltype(call()) {
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& thrown) {
-      return error{.code = errc::system, .detail = thrown.what()};
+      return error{{.code = errc::system, .detail = thrown.what()}};
     } catch (...) {
-      return error{.code = errc::system};
+      return error{{.code = errc::system}};
     }
   } catch (const std::bad_alloc&) {
     return detail::no_host_memory();
@@ -54,7 +54,7 @@ result<void> freed_surely(const Free& call) noexcept {
     return outcome;
   });
   if (!returned || freed) return freed;
-  const bool may_retry = freed.code() == errc::no_host_memory || freed.error().native != 0;
+  const bool may_retry = freed.code() == errc::no_host_memory || freed.error().native() != 0;
   if (may_retry && contained(call)) return {};
   return freed;
 }

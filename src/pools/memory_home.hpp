@@ -19,6 +19,8 @@ class memory_home {
   /// Frees what an owner owns, on the stream it was allocated for or on `stream` if there is one.
   /// On failure it stays allocated.
   virtual result<void> free_owned(void* memory, bytes size, const stream_ref* stream) = 0;
+  /// Work queued on `stream` until the memory is freed may use it.
+  virtual result<void> record_stream(void* memory, const stream_ref& stream) = 0;
 
  protected:
   memory_home() = default;

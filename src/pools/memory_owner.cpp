@@ -20,14 +20,16 @@ void report_failed_free(const result<void>& outcome, const void* memory, bytes s
   if (outcome) return;
   try {
     error reason = outcome.error();
-    if (size != detail::any_size) reason.requested = size;
+    if (size != detail::any_size) reason.set_requested(size);
     const bool names_it =
-        (reason.code == errc::double_free || reason.code == errc::foreign_pointer) &&
-        !reason.detail.empty();
+        (reason.code() == errc::double_free || reason.code() == errc::foreign_pointer) &&
+        !reason.detail().empty();
     if (!names_it) {
-      if (!reason.detail.empty()) reason.detail += "; ";
-      reason.detail += "freeing " + detail::hexadecimal(reinterpret_cast<std::uintptr_t>(memory));
-      if (reason.requested != bytes{}) reason.detail += " of " + to_string(reason.requested);
+      std::string text = reason.detail();
+      if (!text.empty()) text += "; ";
+      text += "freeing " + detail::hexadecimal(reinterpret_cast<std::uintptr_t>(memory));
+      if (reason.requested() != bytes{}) text += " of " + to_string(reason.requested());
+      reason.set_detail(std::move(text));
     }
     detail::report_failure(reason);
   } catch (const std::bad_alloc&) {
@@ -80,6 +82,11 @@ result<void> memory_owner::free(const stream_ref* stream) {
   size_ = {};
   past_ = past::freed;
   return {};
+}
+
+result<void> memory_owner::record_stream(const stream_ref& stream) const {
+  WEIR_TRY(check_owned());
+  return pools::guarded([&] { return home_->record_stream(data_, stream); });
 }
 
 void* memory_owner::release() noexcept {

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/hexadecimal.hpp"
 #include "base/member_list.hpp"
 #include "weir/pool/block_pool.hpp"
 #include "weir/pool/buffer_pool.hpp"
@@ -127,6 +128,31 @@ std::string to_string(const stream_pool_config& config) {
       .add("reuse_opportunistic", on_or_off(config.reuse_opportunistic))
       .add("reuse_internal_dependencies", on_or_off(config.reuse_internal_dependencies));
   return std::move(members).text();
+}
+
+// --- Pools and owners ---------------------------------------------------------------------------
+
+std::string to_string(const block_pool& pool) {
+  if (!pool) return "pool, moved from";
+  const block_pool_stats now = pool.stats();
+  return "pool of device " + std::to_string(pool.device().id().number()) + ": requested " +
+         to_string(now.requested) + ", reserved " + to_string(now.reserved) + ", cached " +
+         to_string(now.cached);
+}
+
+std::string to_string(const buffer_pool& pool) { return "buffer_pool: " + to_string(pool.stats()); }
+
+std::string to_string(const stream_pool& pool) {
+  if (!pool) return "stream_pool, closed or moved from";
+  const auto now = pool.stats();
+  return "stream_pool of device " + std::to_string(pool.device().id().number()) + ": " +
+         (now ? to_string(*now) : now.error().message());
+}
+
+std::string to_string(const memory_owner& memory) {
+  if (!memory) return "no memory";
+  return to_string(memory.size()) + " at " +
+         detail::hexadecimal(reinterpret_cast<std::uintptr_t>(memory.data()));
 }
 
 }}  // namespace weir::v0

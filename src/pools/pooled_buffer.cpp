@@ -16,7 +16,7 @@ namespace {
 result<void> check_request(const std::shared_ptr<pools::block_cache>& cache, bytes size) {
   if (cache == nullptr) return errc::moved_from;
   if (size != bytes{}) return {};
-  return error{.code = errc::invalid_argument, .detail = "a buffer of no elements"};
+  return error{{.code = errc::invalid_argument, .detail = "a buffer of no elements"}};
 }
 
 /// The host writes the zeros of memory that is its own at once; all other memory is filled in the
@@ -63,12 +63,6 @@ result<pooled_memory> pooled_memory::create_cached(const std::shared_ptr<pools::
   pooled_memory memory{cache, data, size, stream};
   WEIR_TRY(fill_initially(memory, initial, cache->host_touches()));
   return memory;
-}
-
-result<void> pooled_memory::record_stream(const stream_ref& stream) const {
-  WEIR_TRY(check_owned());
-  auto& cache = static_cast<pools::block_cache&>(*home_);
-  return pools::guarded([&] { return cache.record_stream(data(), stream); });
 }
 
 }}  // namespace weir::v0

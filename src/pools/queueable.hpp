@@ -17,10 +17,10 @@ namespace weir { inline namespace v0 { namespace pools {
   if (!stream.is_legacy()) return {};
   WEIR_TRY_VALUE(outside, detail::is_outside_captures(stream, bound));
   if (outside) return {};
-  return error{.code = errc::capture_forbidden,
-               .detail =
-                   "the legacy stream cannot be used while a stream that synchronises with it "
-                   "is being captured; use another stream"};
+  return error{{.code = errc::capture_forbidden,
+                .detail =
+                    "the legacy stream cannot be used while a stream that synchronises with it "
+                    "is being captured; use another stream"}};
 }
 
 }}}  // namespace weir::v0::pools

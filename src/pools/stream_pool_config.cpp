@@ -18,19 +18,19 @@ using driver::check;
 namespace {
 
 error bad_config(bytes value, const char* reason) {
-  return {.code = errc::invalid_argument, .requested = value, .detail = reason};
+  return {{.code = errc::invalid_argument, .requested = value, .detail = reason}};
 }
 
 result<void> check_device(device device, const stream_pool_config& config) {
   const device_capabilities& capabilities = device.capabilities();
   if (!capabilities.memory_pools) {
-    return error{.code = errc::not_supported, .detail = "the device has no stream-ordered pools"};
+    return error{{.code = errc::not_supported, .detail = "the device has no stream-ordered pools"}};
   }
   if (config.handles == stream_pool_handles::none) return {};
   if ((capabilities.pool_handle_types & driver::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0)
     return {};
-  return error{.code = errc::not_supported,
-               .detail = "the device's pools cannot be sent as descriptors"};
+  return error{
+      {.code = errc::not_supported, .detail = "the device's pools cannot be sent as descriptors"}};
 }
 
 driver::CUmemPoolProps properties_of(device device, const stream_pool_config& config) {

@@ -34,22 +34,22 @@ void* as_pointer(device_address address) noexcept {
 /// What to ask the driver for, so that an aligned block of `size` fits in.
 result<bytes> padded_size(bytes size, bytes alignment) {
   if (!is_power_of_two(alignment.count()) || alignment > pools::largest_alignment) {
-    return error{.code = errc::bad_alignment,
-                 .requested = size,
-                 .detail = "alignment " + std::to_string(alignment.count())};
+    return error{{.code = errc::bad_alignment,
+                  .requested = size,
+                  .detail = "alignment " + std::to_string(alignment.count())}};
   }
-  const auto sum = checked_add(size, std::max(alignment, pool_alignment) - pool_alignment);
+  const auto sum = checked_add(size, std::max(alignment, default_alignment) - default_alignment);
   // The driver reserves whole units.
   if (!sum || !checked_round_up(sum->count(), pools::driver_unit))
-    return error{.code = errc::size_overflow, .requested = size};
+    return error{{.code = errc::size_overflow, .requested = size}};
   return *sum;
 }
 
 /// Of memory that was freed all the same.
 error freed_with_wrong_size(bytes given, bytes allocated) noexcept {
-  error reason{.code = errc::invalid_argument, .requested = given};
+  error reason{{.code = errc::invalid_argument, .requested = given}};
   try {
-    reason.detail = "freed, but allocated with " + to_string(allocated);
+    reason.set_detail("freed, but allocated with " + to_string(allocated));
   } catch (const std::bad_alloc&) {  // then without details
   }
   return reason;
@@ -61,7 +61,7 @@ namespace pools {
 
 result<void> stream_pool_state::check_stream(const stream_ref& stream) const {
   if (&stream.device().driver() == home_.calls) return {};
-  return error{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"};
+  return error{{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"}};
 }
 
 driver::CUresult stream_pool_state::ask_driver(const context_scope& scope, bytes size,
@@ -82,7 +82,7 @@ driver::CUresult stream_pool_state::ask_within_ceiling(const context_scope& scop
   const auto undone = undo_allocation(calls, address, stream.handle());
   if (undone != driver::CUDA_SUCCESS) return undone;
   return reserved ? driver::CUDA_ERROR_OUT_OF_MEMORY
-                  : static_cast<driver::CUresult>(reserved.error().native);
+                  : static_cast<driver::CUresult>(reserved.error().native());
 }
 
 error stream_pool_state::no_room(const context_scope& scope, bytes size) const {
@@ -101,9 +101,9 @@ error stream_pool_state::no_room(const context_scope& scope, bytes size) const {
 result<void*> stream_pool_state::allocate(bytes size, const stream_ref& stream, bytes alignment) {
   WEIR_TRY_VALUE(padded, padded_size(size, alignment));
   if (kind_ == stream_pool_kind::imported) {
-    return error{.code = errc::not_supported,
-                 .requested = size,
-                 .detail = "an imported pool hands out no memory"};
+    return error{{.code = errc::not_supported,
+                  .requested = size,
+                  .detail = "an imported pool hands out no memory"}};
   }
   WEIR_TRY(check_stream(stream));
   if (home_.forked()) return detail::fork_error();
@@ -192,19 +192,21 @@ result<void> stream_pool_state::free(device_address address, std::optional<bytes
   const thread_capture_mode_guard relaxed{stream.device()};
   if (!relaxed) return relaxed.error();
   WEIR_TRY_VALUE(capture, capture_of(stream, scope));
+  WEIR_TRY(uses_.queue_before(as_pointer(address), stream));
   WEIR_TRY_VALUE(taken, allocations_.take(address, capture));
+  uses_.forget(as_pointer(address));
   const auto native = scope.driver().mem_free_async(taken.block.base, stream.handle());
   if (native != driver::CUDA_SUCCESS) {
     if (!taken.still_listed) allocations_.add(address, taken.block);
     auto reason = driver::make_error(call::mem_free_async, native, taken.block.size);
     if (taken.still_listed && native == driver::CUDA_ERROR_INVALID_VALUE) {
-      reason.code = errc::double_free;
-      reason.detail = observe::words_of({.address = address,
-                                         .size = taken.block.size,
-                                         .tag = taken.block.tag,
-                                         .stream = taken.block.stream.known_id(),
-                                         .life = {}}) +
-                      ": no launch of its graph has left it allocated";
+      reason.set_code(errc::double_free);
+      reason.set_detail(observe::words_of({.address = address,
+                                           .size = taken.block.size,
+                                           .tag = taken.block.tag,
+                                           .stream = taken.block.stream.known_id(),
+                                           .life = {}}) +
+                        ": no launch of its graph has left it allocated");
     }
     return reason;
   }
@@ -225,6 +227,14 @@ result<void> stream_pool_state::free_owned(void* memory, bytes, const stream_ref
     if (capture != block.capture) return {};  // the graph's
   }
   return free(address, std::nullopt, block.stream);
+}
+
+result<void> stream_pool_state::record_stream(void* memory, const stream_ref& stream) {
+  if (home_.forked()) return detail::fork_error();
+  if (memory == nullptr) return error{{.code = errc::invalid_argument, .detail = "a null pointer"}};
+  WEIR_TRY(check_stream(stream));
+  WEIR_TRY(allocations_.find(address_of(memory)));
+  return uses_.add(memory, stream);
 }
 
 result<void> stream_pool_state::free_without_stream(const stream_block& block,
@@ -258,6 +268,11 @@ result<void> stream_pool::try_deallocate(void* pointer, bytes size,
   return pools::guarded([&] { return state_->free(address_of(pointer), size, stream); });
 }
 
+result<void> stream_pool::record_stream(void* pointer, const stream_ref& stream) const {
+  if (state_ == nullptr) return errc::moved_from;
+  return pools::guarded([&] { return state_->record_stream(pointer, stream); });
+}
+
 void stream_pool::deallocate(void* pointer, const stream_ref& stream) const noexcept {
   pools::report_failed_free(try_deallocate(pointer, stream), pointer, detail::any_size);
 }
@@ -269,24 +284,37 @@ void stream_pool::deallocate(void* pointer, bytes size, const stream_ref& stream
 result<stream_allocation> stream_pool::allocate_owned(bytes size, const stream_ref& stream,
                                                       bytes alignment) const {
   if (size == bytes{}) {
-    return error{.code = errc::invalid_argument, .detail = "an owner of no bytes"};
+    return error{{.code = errc::invalid_argument, .detail = "an owner of no bytes"}};
   }
   WEIR_TRY_VALUE(memory, try_allocate(size, stream, alignment));
   return stream_allocation{state_, memory, size, stream};
 }
 
-weir::device stream_pool::device() const noexcept { return state_->device(); }
-const stream_pool_config& stream_pool::config() const noexcept { return state_->config(); }
-driver::CUmemoryPool stream_pool::handle() const noexcept { return state_->handle(); }
+namespace {
+
+/// What accessors need that return no result.
+pools::stream_pool_state& usable(const std::shared_ptr<pools::stream_pool_state>& state) {
+  if (state == nullptr) raise(errc::moved_from);
+  return *state;
+}
+
+}  // namespace
+
+stream_pool::operator bool() const noexcept {
+  return state_ != nullptr && state_->handle() != nullptr;
+}
+weir::device stream_pool::device() const { return usable(state_).device(); }
+const stream_pool_config& stream_pool::config() const { return usable(state_).config(); }
+driver::CUmemoryPool stream_pool::handle() const { return usable(state_).handle(); }
 result<stream_pool_remains> stream_pool::close() const {
   if (state_ == nullptr) return errc::moved_from;
   return state_->close();
 }
-bool stream_pool::is_default() const noexcept {
-  return state_->kind() == pools::stream_pool_kind::standard;
+bool stream_pool::is_default() const {
+  return usable(state_).kind() == pools::stream_pool_kind::standard;
 }
-bool stream_pool::is_imported() const noexcept {
-  return state_->kind() == pools::stream_pool_kind::imported;
+bool stream_pool::is_imported() const {
+  return usable(state_).kind() == pools::stream_pool_kind::imported;
 }
 
 // --- The owner ----------------------------------------------------------------------------------
@@ -295,7 +323,8 @@ stream_allocation::stream_allocation(const std::shared_ptr<pools::stream_pool_st
                                      void* data, bytes size, const stream_ref& stream) noexcept
     : memory_owner{pool, data, size, stream} {}
 
-stream_pool stream_allocation::pool() const noexcept {
+stream_pool stream_allocation::pool() const {
+  if (home_ == nullptr) raise(errc::moved_from);
   return stream_pool{std::static_pointer_cast<pools::stream_pool_state>(home_)};
 }
 

@@ -23,7 +23,7 @@ constexpr auto posix = driver::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 static_assert(sizeof(stream_pool_pointer::data) == sizeof(driver::CUmemPoolPtrExportData));
 
 error not_shared() {
-  return {.code = errc::not_supported, .detail = "the pool was not made with posix_descriptor"};
+  return {{.code = errc::not_supported, .detail = "the pool was not made with posix_descriptor"}};
 }
 
 }  // namespace
@@ -44,10 +44,11 @@ result<descriptor> stream_pool::export_descriptor() const {
 
 result<stream_pool> stream_pool::import_descriptor(weir::device device, int number) {
   if (number < 0) {
-    return error{.code = errc::invalid_argument, .detail = "descriptor " + std::to_string(number)};
+    return error{
+        {.code = errc::invalid_argument, .detail = "descriptor " + std::to_string(number)}};
   }
   if (!device.capabilities().memory_pools) {
-    return error{.code = errc::not_supported, .detail = "the device has no stream-ordered pools"};
+    return error{{.code = errc::not_supported, .detail = "the device has no stream-ordered pools"}};
   }
   const context_scope scope{device};
   if (!scope) return scope.error();
@@ -61,8 +62,8 @@ result<stream_pool> stream_pool::import_descriptor(weir::device device, int numb
       scope.driver().mem_pool_import_from_shareable_handle(&handle, shareable, posix, 0);
   if (native == driver::CUDA_ERROR_UNKNOWN) {  // the driver has no better word for it
     auto reason = driver::make_error(call::mem_pool_import_from_shareable_handle, native);
-    reason.code = errc::invalid_handle;
-    reason.detail = "the descriptor is not that of a pool";
+    reason.set_code(errc::invalid_handle);
+    reason.set_detail("the descriptor is not that of a pool");
     return reason;
   }
   WEIR_TRY(check(call::mem_pool_import_from_shareable_handle, native));
@@ -89,8 +90,8 @@ result<stream_pool_pointer> stream_pool::export_pointer(const void* pointer) con
   const stream_pool_session session{*state_};
   WEIR_TRY(session.ready());
   if (block.base != address) {
-    return error{.code = errc::not_supported,
-                 .detail = "memory with an alignment above 256 bytes cannot be shared"};
+    return error{{.code = errc::not_supported,
+                  .detail = "memory with an alignment above 256 bytes cannot be shared"}};
   }
   driver::CUmemPoolPtrExportData data{};
   WEIR_TRY(check(call::mem_pool_export_pointer,
@@ -104,7 +105,7 @@ result<stream_allocation> stream_pool::import_pointer(const stream_pool_pointer&
                                                       const stream_ref& stream) const {
   if (state_ == nullptr) return errc::moved_from;
   if (!is_imported()) {
-    return error{.code = errc::not_supported, .detail = "the pool is this process's own"};
+    return error{{.code = errc::not_supported, .detail = "the pool is this process's own"}};
   }
   if (&stream.device().driver() != &device().driver()) return errc::bad_stream;
   if (device_state::of(device()).forked()) return detail::fork_error();
@@ -121,7 +122,7 @@ result<stream_allocation> stream_pool::import_pointer(const stream_pool_pointer&
   const auto native = calls.mem_pool_import_pointer(&address, session.handle(), &data);
   if (native == driver::CUDA_ERROR_INVALID_VALUE) {
     auto reason = driver::make_error(call::mem_pool_import_pointer, native);
-    reason.code = errc::foreign_pointer;
+    reason.set_code(errc::foreign_pointer);
     return reason;
   }
   WEIR_TRY(check(call::mem_pool_import_pointer, native));

@@ -38,6 +38,7 @@ stream_pool_state::~stream_pool_state() {
   // The child of a fork owns nothing, and a lock may be held by a thread that it does not have.
   if (home_.forked()) return;
   ends_.stop();
+  uses_.stop();
   const context_scope scope{device()};
   const auto destroyed = scope ? destroy(scope) : result<void>{scope.error()};
   detail::report_failure(destroyed);
@@ -46,7 +47,7 @@ stream_pool_state::~stream_pool_state() {
   try {
     report_error(allocations_.leak());
   } catch (const std::bad_alloc&) {
-    report_error({.code = errc::still_live, .requested = live.size});
+    report_error({{.code = errc::still_live, .requested = live.size}});
   }
 }
 
@@ -68,8 +69,8 @@ result<void> stream_pool_state::destroy(const context_scope& scope) {
 result<stream_pool_remains> stream_pool_state::close() {
   if (home_.forked()) return detail::fork_error();
   if (kind_ == stream_pool_kind::standard) {
-    return error{.code = errc::not_permitted,
-                 .detail = "the device's default pool cannot be closed"};
+    return error{
+        {.code = errc::not_permitted, .detail = "the device's default pool cannot be closed"}};
   }
   const context_scope scope{device()};
   if (!scope) return scope.error();
@@ -77,9 +78,9 @@ result<stream_pool_remains> stream_pool_state::close() {
   if (handle_ == nullptr) return errc::closed;
   const auto live = allocations_.count();
   if (kind_ == stream_pool_kind::imported && live.active != 0) {
-    return error{.code = errc::invalid_argument,
-                 .requested = live.size,
-                 .detail = "imported pointers must be freed before their pool is closed"};
+    return error{{.code = errc::invalid_argument,
+                  .requested = live.size,
+                  .detail = "imported pointers must be freed before their pool is closed"}};
   }
   WEIR_TRY(destroy(scope));
   return stream_pool_remains{live.active, live.size};
@@ -104,7 +105,7 @@ result<void> stream_pool_session::ready() const {
   if (!scope_) return scope_.error();
   if (!relaxed_) return relaxed_.error();
   if (handle() == nullptr) {
-    return error{.code = errc::closed, .detail = "the stream pool was closed"};
+    return error{{.code = errc::closed, .detail = "the stream pool was closed"}};
   }
   return {};
 }
@@ -126,8 +127,8 @@ result<std::optional<capture_id>> capture_of(const stream_ref& stream, const con
     case capture_status::implicit:
       break;
   }
-  return error{.code = errc::capture_forbidden,
-               .detail = "the legacy stream, beside the capture of a stream that waits for it"};
+  return error{{.code = errc::capture_forbidden,
+                .detail = "the legacy stream, beside the capture of a stream that waits for it"}};
 }
 
 }}}  // namespace weir::v0::pools

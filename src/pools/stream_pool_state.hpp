@@ -10,6 +10,7 @@
 #include "device/state.hpp"
 #include "pools/allocation_table.hpp"
 #include "pools/memory_home.hpp"
+#include "pools/recorded_uses.hpp"
 #include "pools/stream_ends.hpp"
 #include "weir/device/event.hpp"
 #include "weir/pool/stream_pool.hpp"
@@ -53,6 +54,7 @@ class stream_pool_state final : public memory_home, public detail::stream_listen
   result<void> free(device_address address, std::optional<bytes> size, const stream_ref& stream);
   /// Without a stream: on the one it was allocated for, come what may.
   result<void> free_owned(void* memory, bytes size, const stream_ref* stream) override;
+  result<void> record_stream(void* memory, const stream_ref& stream) override;
   result<stream_pool_remains> close();
 
   void stream_closing(const stream_ref& stream) noexcept override {
@@ -101,6 +103,7 @@ class stream_pool_state final : public memory_home, public detail::stream_listen
   mutable detail::shared_mutex open_;
   driver::CUmemoryPool handle_ WEIR_GUARDED_BY(open_);  // null: closed
   allocation_table allocations_;
+  recorded_uses uses_;
   stream_ends ends_{*this};
 };
 

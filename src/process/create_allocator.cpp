@@ -24,8 +24,8 @@ result<void> start_services(caching_allocator& allocator, const allocator_option
   process::keep(allocator, std::move(page));
   return {};
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::no_host_memory,
-               .detail = "host memory for a budget, a live page or a recording"};
+  return error{{.code = errc::no_host_memory,
+                .detail = "host memory for a budget, a live page or a recording"}};
 }
 
 }  // namespace

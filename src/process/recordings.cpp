@@ -30,7 +30,7 @@ struct recording {
 /// Completes the files. The recorders stay: allocators that outlive this still call them.
 struct stop_recorders {
   void operator()(const std::vector<recording>& recordings) const {
-    for (const recording& each : recordings) static_cast<void>(each.recorder->stop());
+    for (const recording& each : recordings) static_cast<void>(each.recorder->close());
   }
 };
 
@@ -55,7 +55,7 @@ result<void> record(caching_allocator& allocator, std::string path, bool stacks)
   WEIR_TRY_VALUE(started, recorder::start(path, {.stacks = stacks,
                                                  .device = std::string{gpu.name()},
                                                  .device_capacity = gpu.total_memory()}));
-  observer_registration registration = allocator.add_observer(*started);
+  WEIR_TRY_VALUE(registration, allocator.add_observer(*started));
   process_scoped<recording, stop_recorders>::get().keep(
       heap::heap_view{allocator}.events(), {std::move(started), std::move(registration)});
   return {};

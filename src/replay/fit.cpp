@@ -24,10 +24,10 @@ bytes left_on(bytes card) {
 
 /// Blocks keep their memory in a replay: a program that does not fit there may well have fitted.
 error no_verdict() {
-  return {.code = errc::not_supported,
-          .detail =
-              "the program suspended memory, which a replay does not do; --fit and --capacity are "
-              "not supported for such a trace"};
+  return {{.code = errc::not_supported,
+           .detail =
+               "the program suspended memory, which a replay does not do; --fit and --capacity are "
+               "not supported for such a trace"}};
 }
 
 class fit_search {
@@ -88,8 +88,8 @@ class fit_search {
 
 result<card_trial> try_card(const script& script, settings settings, bytes card) {
   if (!settings.target.simulated || card.count() == 0)
-    return error{.code = errc::invalid_argument,
-                 .detail = "--card needs a size and works on the simulator only"};
+    return error{{.code = errc::invalid_argument,
+                  .detail = "--card needs a size and works on the simulator only"}};
   if (script.suspensions != 0) return no_verdict();
   card_trial trial{.policy = settings.policy, .card = card, .left = left_on(card)};
   settings.samples = 0;
@@ -110,10 +110,10 @@ double fit::ratio() const noexcept {
 result<fit> find_fit(const script& script, const settings& settings,
                      const std::vector<bytes>& cards) {
   if (!settings.target.simulated)
-    return error{.code = errc::invalid_argument, .detail = "--fit works on the simulator only"};
+    return error{{.code = errc::invalid_argument, .detail = "--fit works on the simulator only"}};
   if (script.suspensions != 0) return no_verdict();
   if (script.requested_peak == 0)
-    return error{.code = errc::invalid_argument, .detail = "the trace contains no allocation"};
+    return error{{.code = errc::invalid_argument, .detail = "the trace contains no allocation"}};
   const sim::device_spec device;
   const std::uint64_t most = settings.capacity.count() != 0
                                  ? settings.capacity.count()
@@ -121,9 +121,9 @@ result<fit> find_fit(const script& script, const settings& settings,
   fit_search search{script, settings};
   WEIR_TRY_VALUE(runs, search.runs_with(most));
   if (!runs)
-    return error{.code = errc::out_of_memory,
-                 .requested = bytes{script.requested_peak},
-                 .detail = "the trace does not run with " + to_string(bytes{most})};
+    return error{{.code = errc::out_of_memory,
+                  .requested = bytes{script.requested_peak},
+                  .detail = "the trace does not run with " + to_string(bytes{most})}};
   WEIR_TRY_VALUE(least, search.least_up_to(most));
 
   fit found{

@@ -33,7 +33,7 @@ class heap_backend final : public backend {
  public:
   heap_backend(caching_allocator memory, event_sink* observer)
       : memory_{std::move(memory)}, observer_{observer} {
-    if (observer != nullptr) registration_ = memory_.add_observer(*observer);
+    if (observer != nullptr) registration_ = memory_.add_observer(*observer).value();
   }
 
   void* allocate(const step& request, const stream_ref& stream) override {

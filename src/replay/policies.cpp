@@ -26,7 +26,7 @@ constexpr std::array rows{
 };
 
 error bad_option(std::string reason) {
-  return {.code = errc::bad_option, .detail = std::move(reason)};
+  return {{.code = errc::bad_option, .detail = std::move(reason)}};
 }
 
 result<policy> parse_policy(std::string_view text) {

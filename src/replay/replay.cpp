@@ -261,10 +261,10 @@ result<outcome> play(const script& script, const settings& settings) {
     outcome outcome = player{script, settings, *device, *backend}.play();
     backend->close();
     if (settings.target.simulated && sim::host_refusals() != refusals)
-      return error{.code = errc::no_host_memory,
-                   .detail =
-                       "the process has too few addresses for the simulated device; replay fewer "
-                       "at the same time (--jobs 1)"};
+      return error{{.code = errc::no_host_memory,
+                    .detail =
+                        "the process has too few addresses for the simulated device; replay fewer "
+                        "at the same time (--jobs 1)"}};
     return outcome;
   } catch (const failure& reason) {
     return reason.reason();

@@ -147,8 +147,8 @@ class relocator {
 result<std::pair<placement, replay::outcome>> place(const replay::script& script,
                                                     replay::settings settings) {
   if (settings.policy == replay::policy::driver_pool) {
-    return error{.code = errc::invalid_argument,
-                 .detail = "driver-pool does not say where its memory is"};
+    return error{
+        {.code = errc::invalid_argument, .detail = "driver-pool does not say where its memory is"}};
   }
   placement placed;
   placed.policy = settings.policy;

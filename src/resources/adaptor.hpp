@@ -10,7 +10,8 @@ namespace weir { inline namespace v0 { namespace resources {
 /// invalid_argument: an adaptor over nothing.
 [[nodiscard]] inline result<void> check_upstream(const any_resource& upstream) {
   if (upstream) return {};
-  return error{.code = errc::invalid_argument, .detail = "there is no resource under the adaptor"};
+  return error{
+      {.code = errc::invalid_argument, .detail = "there is no resource under the adaptor"}};
 }
 
 /// Whether this is a forked child, where a thread that is not there may hold an adaptor's lock. To
@@ -20,8 +21,6 @@ namespace weir { inline namespace v0 { namespace resources {
 }
 
 /// Whether more memory, freed by somebody or of another resource, could meet the request.
-[[nodiscard]] constexpr bool is_shortage(errc code) noexcept {
-  return code == errc::out_of_memory || code == errc::limit_exceeded;
-}
+[[nodiscard]] constexpr bool is_shortage(errc code) noexcept { return code == errc::out_of_memory; }
 
 }}}  // namespace weir::v0::resources

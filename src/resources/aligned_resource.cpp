@@ -25,11 +25,11 @@ struct aligned_resource::state {
                                         bytes strictest) const {
     auto direct = upstream.try_allocate(size, stream, strictest);
     if (direct) return record{size, *direct, size};
-    if (direct.code() != errc::bad_alignment || strictest <= resource_alignment)
+    if (direct.code() != errc::bad_alignment || strictest <= default_alignment)
       return std::move(direct).error();
-    const auto padded = checked_add(size, strictest - resource_alignment);
-    if (!padded) return error{.code = errc::size_overflow, .requested = size};
-    WEIR_TRY_VALUE(origin, upstream.try_allocate(*padded, stream, resource_alignment));
+    const auto padded = checked_add(size, strictest - default_alignment);
+    if (!padded) return error{{.code = errc::size_overflow, .requested = size}};
+    WEIR_TRY_VALUE(origin, upstream.try_allocate(*padded, stream, default_alignment));
     return record{size, origin, *padded};
   }
 
@@ -51,7 +51,7 @@ result<void*> aligned_resource::try_allocate(bytes size, const stream_ref& strea
   state& self = *state_;
   if (!is_power_of_two(alignment.count())) return errc::bad_alignment;
   if (resources::is_forked(self.upstream)) return detail::fork_error();
-  if (size == bytes{}) return self.upstream.try_allocate(size, stream, resource_alignment);
+  if (size == bytes{}) return self.upstream.try_allocate(size, stream, default_alignment);
   const bytes strictest = std::max(alignment, self.alignment);
   WEIR_TRY_VALUE(record, self.allocate(size, stream, strictest));
   const auto base = reinterpret_cast<std::uintptr_t>(record.origin);
@@ -71,6 +71,12 @@ result<void> aligned_resource::try_deallocate(void* pointer, bytes size,
   return resources::deallocate(self.live, pointer, size, [&](const state::record& record) {
     return self.upstream.try_deallocate(record.origin, record.origin_size, stream);
   });
+}
+
+result<void> aligned_resource::record_stream(void* pointer, const stream_ref& stream) const {
+  if (resources::is_forked(state_->upstream)) return detail::fork_error();
+  WEIR_TRY_VALUE(record, state_->live.find(pointer));
+  return state_->upstream.record_stream(record.origin, stream);
 }
 
 bytes aligned_resource::alignment() const noexcept { return state_->alignment; }

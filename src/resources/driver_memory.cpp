@@ -22,10 +22,10 @@ device_address address_of(void* pointer) {
 
 result<void*> driver_memory::allocate(bytes size, const stream_ref& stream, bytes alignment) {
   if (stream.device() != device()) return errc::bad_stream;
-  if (!is_power_of_two(alignment.count()) || alignment > resource_alignment)
+  if (!is_power_of_two(alignment.count()) || alignment > default_alignment)
     return errc::bad_alignment;
   if (size == bytes{}) return nullptr;
-  if (!checked_round_up(size, unit)) return error{.code = errc::size_overflow, .requested = size};
+  if (!checked_round_up(size, unit)) return error{{.code = errc::size_overflow, .requested = size}};
   const context_scope bound{device()};
   if (!bound) return bound.error();
   const thread_capture_mode_guard relaxed{device()};
@@ -47,19 +47,30 @@ result<void> driver_memory::deallocate(void* pointer, bytes size, const stream_r
   if (!bound) return bound.error();
   WEIR_TRY_VALUE(capturing, stream.is_capturing(bound));
   if (capturing)
-    return error{.code = errc::capture_forbidden,
-                 .detail = "a graph that is being captured may still use the memory"};
+    return error{{.code = errc::capture_forbidden,
+                  .detail = "a graph that is being captured may still use the memory"}};
   return resources::deallocate(live_, pointer, size, [&](const record&) -> result<void> {
     const thread_capture_mode_guard relaxed{device()};
     if (!relaxed) return relaxed.error();
     WEIR_TRY(detail::wait_for_work(stream, bound));
+    WEIR_TRY(uses_.wait(pointer));
+    uses_.forget(pointer);  // before the driver hands the address out again
     return free_plain(bound, address_of(pointer));
   });
+}
+
+result<void> driver_memory::record_stream(void* pointer, const stream_ref& stream) {
+  if (home_->forked()) return detail::fork_error();
+  if (&stream.device().driver() != home_->calls)
+    return error{{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"}};
+  WEIR_TRY(live_.find(pointer));
+  return uses_.add(pointer, stream);
 }
 
 driver_memory::~driver_memory() {
   // After a fork, or at the end of the process, the memory went with the driver.
   if (home_->forked()) return;
+  uses_.stop();
   const auto live = live_.total();
   if (live.count == 0) return;
   const context_scope bound{device()};

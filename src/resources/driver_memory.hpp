@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "device/state.hpp"
+#include "pools/recorded_uses.hpp"
 #include "resources/live_table.hpp"
 #include "weir/device/device.hpp"
 #include "weir/device/stream.hpp"
@@ -28,6 +29,8 @@ class driver_memory {
 
   [[nodiscard]] result<void*> allocate(bytes size, const stream_ref& stream, bytes alignment);
   result<void> deallocate(void* pointer, bytes size, const stream_ref& stream);
+  /// Work queued on `stream` until the block is freed may use it: the free waits for it.
+  result<void> record_stream(void* pointer, const stream_ref& stream);
   [[nodiscard]] weir::device device() const noexcept { return home_->handle(); }
   [[nodiscard]] bytes in_use() const { return home_->forked() ? bytes{} : live_.total().size; }
 
@@ -39,6 +42,7 @@ class driver_memory {
   std::shared_ptr<detail::device_state> home_;
   allocate_call allocate_;
   live_table<record> live_;
+  pools::recorded_uses uses_;
 };
 
 }}}  // namespace weir::v0::resources

@@ -28,7 +28,7 @@ result<fallback_resource> fallback_resource::create(any_resource primary, any_re
   WEIR_TRY(resources::check_upstream(primary));
   WEIR_TRY(resources::check_upstream(alternate));
   if (primary.device() != alternate.device())
-    return error{.code = errc::invalid_argument, .detail = "two resources of different devices"};
+    return error{{.code = errc::invalid_argument, .detail = "two resources of different devices"}};
   return pools::guarded([&]() -> result<fallback_resource> {
     return fallback_resource{std::make_shared<state>(std::move(primary), std::move(alternate))};
   });
@@ -61,8 +61,14 @@ result<void> fallback_resource::try_deallocate(void* pointer, bytes size,
   });
 }
 
+result<void> fallback_resource::record_stream(void* pointer, const stream_ref& stream) const {
+  if (resources::is_forked(state_->primary)) return detail::fork_error();
+  WEIR_TRY_VALUE(record, state_->live.find(pointer));
+  return record.origin->record_stream(pointer, stream);
+}
+
 std::uint64_t fallback_resource::fallbacks() const noexcept { return state_->fallbacks.load(); }
-void fallback_resource::reset_stats() const noexcept { state_->fallbacks.store(0); }
+void fallback_resource::reset_counters() const noexcept { state_->fallbacks.store(0); }
 any_resource fallback_resource::primary() const { return state_->primary; }
 any_resource fallback_resource::alternate() const { return state_->alternate; }
 weir::device fallback_resource::device() const { return state_->primary.device(); }

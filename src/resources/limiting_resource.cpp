@@ -36,9 +36,10 @@ result<void*> limiting_resource::try_allocate(bytes size, const stream_ref& stre
   resources::budget::share share{self.shares, size};
   if (!share.take()) {
     return pools::guarded([&]() -> result<void*> {
-      return error{.code = errc::limit_exceeded,
-                   .requested = size,
-                   .detail = to_string(used()) + " of " + to_string(limit()) + " are used"};
+      return error{{.code = errc::out_of_memory,
+                    .requested = size,
+                    .detail = "the limit of this resource: " + to_string(used()) + " of " +
+                              to_string(limit()) + " are used"}};
     });
   }
   auto pointer = self.upstream.try_allocate(size, stream, alignment);
@@ -61,6 +62,10 @@ result<void> limiting_resource::try_deallocate(void* pointer, bytes size,
         self.shares.free(record.size);
         return {};
       });
+}
+
+result<void> limiting_resource::record_stream(void* pointer, const stream_ref& stream) const {
+  return state_->upstream.record_stream(pointer, stream);
 }
 
 bytes limiting_resource::used() const noexcept { return state_->shares.live(); }

@@ -101,6 +101,17 @@ class live_table {
     return taken_record{home, std::move(entry)};
   }
 
+  /// A copy of the record. double_free or foreign_pointer where it is not live.
+  [[nodiscard]] result<Record> find(void* pointer) const {
+    const shard& home = shard_of(pointer);
+    return pools::guarded([&]() -> result<Record> {
+      const detail::mutex_lock lock{home.mutex};
+      const auto entry = home.live.find(pointer);
+      if (entry == home.live.end()) return home.not_live(pointer);
+      return entry->second.record;
+    });
+  }
+
   /// Calls visit(pointer, record) for each; shards are locked meanwhile, one at a time.
   template <class Visitor>
   void for_each(Visitor&& visit) const {
@@ -134,7 +145,7 @@ class live_table {
       }
       return observe::leak(what, sum.count, sum.size, std::move(blocks));
     } catch (const std::bad_alloc&) {
-      return error{.code = errc::still_live, .requested = sum.size};
+      return error{{.code = errc::still_live, .requested = sum.size}};
     }
   }
 
@@ -175,10 +186,16 @@ class live_table {
     }
   };
 
-  [[nodiscard]] shard& shard_of(void* pointer) noexcept {
-    // Blocks are 256 bytes apart at least; the multiplication spreads what remains.
+  // Blocks are 256 bytes apart at least; the multiplication spreads what remains.
+  [[nodiscard]] static std::size_t shard_index(const void* pointer) noexcept {
     const auto number = reinterpret_cast<std::uintptr_t>(pointer) >> 8;
-    return shards_[(number * 0x9e3779b97f4a7c15U) >> 60];
+    return (number * 0x9e3779b97f4a7c15U) >> 60;
+  }
+  [[nodiscard]] shard& shard_of(const void* pointer) noexcept {
+    return shards_[shard_index(pointer)];
+  }
+  [[nodiscard]] const shard& shard_of(const void* pointer) const noexcept {
+    return shards_[shard_index(pointer)];
   }
 
   std::array<shard, 16> shards_;
@@ -205,9 +222,9 @@ result<void> deallocate(live_table<Record>& live, void* pointer, bytes size, Fre
     return freed;
   }
   if (size == requested) return {};
-  error wrong{.code = errc::invalid_argument, .requested = size};
+  error wrong{{.code = errc::invalid_argument, .requested = size}};
   try {
-    wrong.detail = "freed with another size than it was allocated with, " + to_string(requested);
+    wrong.set_detail("freed with another size than it was allocated with, " + to_string(requested));
   } catch (const std::bad_alloc&) {  // then without details
   }
   return wrong;

@@ -24,8 +24,8 @@ namespace {
 constexpr std::string_view header = "Thread,Time,Action,Pointer,Size,Stream\n";
 
 error system_error(std::string subject, int number) {
-  return {.code = errc::system,
-          .detail = std::move(subject) + ": " + std::generic_category().message(number)};
+  return {{.code = errc::system,
+           .detail = std::move(subject) + ": " + std::generic_category().message(number)}};
 }
 
 /// A file that takes rows, each with one call to the system.
@@ -118,7 +118,8 @@ struct logging_resource::state {
 
 result<logging_resource> logging_resource::create(any_resource upstream, csv_sink sink) {
   WEIR_TRY(resources::check_upstream(upstream));
-  if (!sink) return error{.code = errc::invalid_argument, .detail = "there is nowhere to write to"};
+  if (!sink)
+    return error{{.code = errc::invalid_argument, .detail = "there is nowhere to write to"}};
   return pools::guarded([&]() -> result<logging_resource> {
     auto shared = std::make_shared<state>(std::move(upstream), std::move(sink));
     shared->write(header);
@@ -156,6 +157,10 @@ result<void> logging_resource::try_deallocate(void* pointer, bytes size,
   return state_->upstream.try_deallocate(pointer, size, stream);
 }
 
+result<void> logging_resource::record_stream(void* pointer, const stream_ref& stream) const {
+  return state_->upstream.record_stream(pointer, stream);
+}
+
 result<void> logging_resource::log_state() const {
   if (resources::is_forked(state_->upstream)) return detail::fork_error();
   const detail::mutex_lock lock{state_->mutex};
@@ -168,7 +173,7 @@ std::uint64_t logging_resource::lost_rows() const {
   return state_->lost;
 }
 
-void logging_resource::reset_stats() const {
+void logging_resource::reset_counters() const {
   if (resources::is_forked(state_->upstream)) return;
   const detail::mutex_lock lock{state_->mutex};
   state_->lost = 0;

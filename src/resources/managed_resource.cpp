@@ -36,6 +36,10 @@ result<void> managed_resource::try_deallocate(void* pointer, bytes size,
   return pools::guarded([&] { return state_->deallocate(pointer, size, stream); });
 }
 
+result<void> managed_resource::record_stream(void* pointer, const stream_ref& stream) const {
+  return pools::guarded([&] { return state_->record_stream(pointer, stream); });
+}
+
 weir::device managed_resource::device() const noexcept { return state_->device(); }
 
 bytes managed_resource::in_use() const { return state_->in_use(); }

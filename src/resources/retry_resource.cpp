@@ -49,7 +49,7 @@ struct retry_resource::state {
 result<retry_resource> retry_resource::create(any_resource upstream, shortage_callback callback,
                                               unsigned most_retries) {
   WEIR_TRY(resources::check_upstream(upstream));
-  if (!callback) return error{.code = errc::invalid_argument, .detail = "there is no callback"};
+  if (!callback) return error{{.code = errc::invalid_argument, .detail = "there is no callback"}};
   return pools::guarded([&]() -> result<retry_resource> {
     return retry_resource{
         std::shared_ptr<state>{new state{std::move(upstream), std::move(callback), most_retries}}};
@@ -82,8 +82,12 @@ result<void> retry_resource::try_deallocate(void* pointer, bytes size,
   return state_->upstream.try_deallocate(pointer, size, stream);
 }
 
+result<void> retry_resource::record_stream(void* pointer, const stream_ref& stream) const {
+  return state_->upstream.record_stream(pointer, stream);
+}
+
 std::uint64_t retry_resource::recoveries() const noexcept { return state_->recoveries.load(); }
-void retry_resource::reset_stats() const noexcept { state_->recoveries.store(0); }
+void retry_resource::reset_counters() const noexcept { state_->recoveries.store(0); }
 any_resource retry_resource::upstream() const { return state_->upstream; }
 weir::device retry_resource::device() const { return state_->upstream.device(); }
 memory_kind retry_resource::kind() const noexcept { return state_->upstream.kind(); }

@@ -38,8 +38,8 @@ void add_section(running_count<Amount>& enclosing, const running_count<Amount>& 
 }
 
 template <class Amount>
-void reset(running_count<Amount>& count) {
-  count.peak = count.total = Amount{};
+void reset_peak(running_count<Amount>& count) {
+  count.peak = Amount{};
   raise_peak(count, count.current);
 }
 
@@ -121,17 +121,28 @@ result<void> statistics_resource::try_deallocate(void* pointer, bytes size,
       });
 }
 
+result<void> statistics_resource::record_stream(void* pointer, const stream_ref& stream) const {
+  return state_->upstream.record_stream(pointer, stream);
+}
+
 resource_stats statistics_resource::stats() const {
   if (resources::is_forked(state_->upstream)) return {};
   const detail::mutex_lock lock{state_->mutex};
   return state_->sections.back();
 }
 
-void statistics_resource::reset_stats() const {
+void statistics_resource::reset_peaks() const {
   if (resources::is_forked(state_->upstream)) return;
   const detail::mutex_lock lock{state_->mutex};
-  reset(state_->sections.back().bytes);
-  reset(state_->sections.back().allocations);
+  reset_peak(state_->sections.back().bytes);
+  reset_peak(state_->sections.back().allocations);
+}
+
+void statistics_resource::reset_counters() const {
+  if (resources::is_forked(state_->upstream)) return;
+  const detail::mutex_lock lock{state_->mutex};
+  state_->sections.back().bytes.total = {};
+  state_->sections.back().allocations.total = 0;
 }
 
 resource_stats statistics_resource::push() const {
@@ -147,7 +158,7 @@ result<resource_stats> statistics_resource::pop() const {
   const detail::mutex_lock lock{state_->mutex};
   auto& sections = state_->sections;
   if (sections.size() == 1)
-    return error{.code = errc::invalid_argument, .detail = "no section was pushed"};
+    return error{{.code = errc::invalid_argument, .detail = "no section was pushed"}};
   const resource_stats section = sections.back();
   sections.pop_back();
   add_section(sections.back().bytes, section.bytes);

@@ -88,7 +88,7 @@ result<tracking_resource> tracking_resource::create(any_resource upstream,
                                                     tracking_options settings) {
   WEIR_TRY(resources::check_upstream(upstream));
   if (settings.depth == 0 || settings.depth > deepest)
-    return error{.code = errc::invalid_argument, .detail = "a stack has 1 to 64 frames"};
+    return error{{.code = errc::invalid_argument, .detail = "a stack has 1 to 64 frames"}};
   return pools::guarded([&]() -> result<tracking_resource> {
     return tracking_resource{std::make_shared<state>(std::move(upstream), settings)};
   });
@@ -125,6 +125,10 @@ result<void> tracking_resource::try_deallocate(void* pointer, bytes size,
   return resources::deallocate(state_->live, pointer, size, [&](const state::record& record) {
     return state_->upstream.try_deallocate(pointer, record.size, stream);
   });
+}
+
+result<void> tracking_resource::record_stream(void* pointer, const stream_ref& stream) const {
+  return state_->upstream.record_stream(pointer, stream);
 }
 
 live_report tracking_resource::live() const {

@@ -17,7 +17,7 @@ using budget::locked_page;
 using budget::place;
 
 error no_host_memory() {
-  return {.code = errc::no_host_memory, .detail = "out of host memory while reading budgets"};
+  return {{.code = errc::no_host_memory, .detail = "out of host memory while reading budgets"}};
 }
 
 }  // namespace
@@ -49,8 +49,8 @@ result<void> change_budget(std::string_view card, int process, int number,
     if (each.is_free() || each.process != process || each.number != number) continue;
     return page.write_share(i, each, share);
   }
-  return error{.code = errc::not_found,
-               .detail = "process " + std::to_string(process) + " is no longer a member"};
+  return error{{.code = errc::not_found,
+                .detail = "process " + std::to_string(process) + " is no longer a member"}};
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
@@ -72,7 +72,7 @@ result<std::size_t> clear_budgets(const std::string& folder) try {
 namespace {
 
 error bad_budget(std::string detail) {
-  return {.code = errc::bad_option, .detail = "budget: " + std::move(detail)};
+  return {{.code = errc::bad_option, .detail = "budget: " + std::move(detail)}};
 }
 
 template <class Number>

@@ -52,7 +52,7 @@ bool gives_way(const place& other, const place& own, standing of_request) {
 
 result<void> check_options(const budget_options& options) {
   const auto refuse = [](std::string reason) {
-    return error{.code = errc::invalid_argument, .detail = std::move(reason)};
+    return error{{.code = errc::invalid_argument, .detail = std::move(reason)}};
   };
   if (options.name.size() >= place{}.name.size())
     return refuse("name must have at most 31 letters");
@@ -114,11 +114,11 @@ result<locked_page> budget_member::state::open(purpose why) const {
 
 result<void> budget_member::state::start(caching_allocator& allocator, const budget_share& first) {
   if (card_.empty())
-    return error{.code = errc::not_supported,
-                 .detail = "the driver does not identify the card, so it cannot be shared"};
+    return error{{.code = errc::not_supported,
+                  .detail = "the driver does not identify the card, so it cannot be shared"}};
   if (self_.start == 0)
-    return error{.code = errc::not_supported,
-                 .detail = "/proc does not show start times of processes; budgets need it"};
+    return error{{.code = errc::not_supported,
+                  .detail = "/proc does not show start times of processes; budgets need it"}};
   const auto memory = memory_.lock();
   if (!memory) return errc::closed;
   WEIR_TRY_VALUE(possible, budget::checked_share(first, capacity_));
@@ -149,15 +149,16 @@ result<void> budget_member::state::start(caching_allocator& allocator, const bud
     applied_ = possible.ceiling.count();
     WEIR_TRY(memory.add_share(this, possible.ceiling, std::move(known)));
   }
-  callback_ = allocator.on_out_of_memory(asks);
+  WEIR_TRY_VALUE(registered, allocator.on_out_of_memory(asks));
+  callback_ = std::move(registered);
   if (period_.count() == 0) return {};
   try {
     const detail::signals_blocked quiet;
     thread_ = std::thread{[this] { run(); }};
   } catch (const std::system_error& refusal) {
     return error{
-        .code = errc::system,
-        .detail = std::string{"the member's thread could not be started: "} + refusal.what()};
+        {.code = errc::system,
+         .detail = std::string{"the member's thread could not be started: "} + refusal.what()}};
   }
   return {};
 }
@@ -217,9 +218,9 @@ result<budget_member::state::own_page> budget_member::state::open_own() {
   if (const auto index = page.find(self_)) return own_page{std::move(page), *index};
   const auto index = page.find_free();
   if (!index) {
-    return error{.code = errc::limit_exceeded,
-                 .detail = "all " + std::to_string(budget::most_members) + " places are taken: " +
-                           observe::holders_of(budget::neighbours_of(page.content(), self_))};
+    return error{{.code = errc::limit_exceeded,
+                  .detail = "all " + std::to_string(budget::most_members) + " places are taken: " +
+                            observe::holders_of(budget::neighbours_of(page.content(), self_))}};
   }
   WEIR_TRY(page.write_share(*index, self_, wanted));
   return own_page{std::move(page), *index};
@@ -302,7 +303,8 @@ result<bytes> budget_member::state::serve() try {
   }
   return released;
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::no_host_memory, .detail = "out of host memory while reading a budget"};
+  return error{
+      {.code = errc::no_host_memory, .detail = "out of host memory while reading a budget"}};
 }
 
 // --- Asking --------------------------------------------------------------------------------------
@@ -492,10 +494,12 @@ result<budget_share> budget_member::state::share() try {
   WEIR_TRY_VALUE(page, open(purpose::look));
   const auto index = page.find(self_);
   if (!index)
-    return error{.code = errc::not_found, .detail = "the member was removed from the budget file"};
+    return error{
+        {.code = errc::not_found, .detail = "the member was removed from the budget file"}};
   return budget::row_of(page.content().places[*index]).share;
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::no_host_memory, .detail = "out of host memory while reading a budget"};
+  return error{
+      {.code = errc::no_host_memory, .detail = "out of host memory while reading a budget"}};
 }
 
 result<void> budget_member::state::set_share(const budget_share& share) try {
@@ -511,7 +515,8 @@ result<void> budget_member::state::set_share(const budget_share& share) try {
   follow(memory, own);
   return {};
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::no_host_memory, .detail = "out of host memory while reading a budget"};
+  return error{
+      {.code = errc::no_host_memory, .detail = "out of host memory while reading a budget"}};
 }
 
 // --- What the user sees --------------------------------------------------------------------------
@@ -531,8 +536,8 @@ result<std::unique_ptr<budget_member>> budget_member::join(caching_allocator& al
   WEIR_TRY(shared->start(allocator, options.share));
   return std::unique_ptr<budget_member>{new budget_member{std::move(shared)}};
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::no_host_memory,
-               .detail = "out of host memory for a member of a budget"};
+  return error{
+      {.code = errc::no_host_memory, .detail = "out of host memory for a member of a budget"}};
 }
 
 result<budget_share> budget_member::share() const { return state_->share(); }

@@ -28,7 +28,7 @@ std::string name_in(const place& from) {
 }
 
 error invalid(std::string reason) {
-  return {.code = errc::invalid_argument, .detail = std::move(reason)};
+  return {{.code = errc::invalid_argument, .detail = std::move(reason)}};
 }
 
 /// A member's place, but for how it stands to others.
@@ -51,22 +51,22 @@ const char* flaw_of(const place& each, std::uint64_t capacity) {
 /// The folder, which must be the user's alone; empty where there is none and it is not made.
 result<descriptor> open_folder(const std::string& path, bool make) {
   if (make && ::mkdir(path.c_str(), S_IRWXU) != 0 && errno != EEXIST)
-    return error{.code = errc::system, .detail = path + ": " + std::strerror(errno)};
+    return error{{.code = errc::system, .detail = path + ": " + std::strerror(errno)}};
   descriptor folder{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
   if (!folder) {
     if (errno == ENOENT) return descriptor{};
     const bool is_other = errno == ELOOP || errno == ENOTDIR;
-    return error{.code = is_other ? errc::not_permitted : errc::system,
-                 .detail = path + ": " + (is_other ? "expected a folder" : std::strerror(errno))};
+    return error{{.code = is_other ? errc::not_permitted : errc::system,
+                  .detail = path + ": " + (is_other ? "expected a folder" : std::strerror(errno))}};
   }
   struct stat status {};
   if (::fstat(folder.get(), &status) != 0)
-    return error{.code = errc::system, .detail = path + ": " + std::strerror(errno)};
+    return error{{.code = errc::system, .detail = path + ": " + std::strerror(errno)}};
   if (status.st_uid != ::geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
     return error{
-        .code = errc::not_permitted,
-        .detail =
-            path + ": other users can write it; expected a folder of this user with mode 0700"};
+        {.code = errc::not_permitted,
+         .detail =
+             path + ": other users can write it; expected a folder of this user with mode 0700"}};
   return folder;
 }
 
@@ -97,7 +97,7 @@ result<void> check(const page& content) {
   const page_header& header = content.header;
   if (header.magic != page_magic) return invalid("not a budget file");
   if (header.version != page_version || header.places != most_members)
-    return error{.code = errc::bad_version, .detail = "written by another version of weir"};
+    return error{{.code = errc::bad_version, .detail = "written by another version of weir"}};
   if (header.capacity == 0) return invalid("damaged: the card has no memory");
   std::uint64_t rest = header.capacity;
   for (std::size_t i = 0; i < most_members; ++i) {
@@ -172,7 +172,7 @@ locked_page::~locked_page() {
 }
 
 error locked_page::refusal(errc code, std::string_view reason) const {
-  return {.code = code, .detail = path_ + ": " + std::string{reason}};
+  return {{.code = code, .detail = path_ + ": " + std::string{reason}}};
 }
 
 error locked_page::system_refusal() const { return refusal(errc::system, std::strerror(errno)); }
@@ -236,7 +236,7 @@ result<void> locked_page::read(purpose why, bytes capacity) {
     if (size != static_cast<ssize_t>(sizeof(page)))
       return refusal(errc::invalid_argument, "not a budget file");
   }
-  if (auto sound = check(content_); !sound) return refusal(sound.code(), sound.error().detail);
+  if (auto sound = check(content_); !sound) return refusal(sound.code(), sound.error().detail());
   if (why == purpose::look) {
     for (place& each : content_.places)
       if (!each.is_free() && !detail::is_running(each.owner())) each = {};
@@ -305,11 +305,11 @@ result<void> locked_page::write_share(std::size_t index, place content, const bu
     if (i != index) floors += content_.places[i].floor;
   const std::uint64_t rest = content_.header.capacity - floors;
   if (possible.floor.count() > rest) {
-    return error{.code = errc::limit_exceeded,
-                 .requested = possible.floor,
-                 .detail = "the floors of others leave " + to_string(bytes{rest}) +
-                           " of the card's " + to_string(capacity()) + ": " +
-                           observe::holders_of(neighbours_of(content_, content))};
+    return error{{.code = errc::limit_exceeded,
+                  .requested = possible.floor,
+                  .detail = "the floors of others leave " + to_string(bytes{rest}) +
+                            " of the card's " + to_string(capacity()) + ": " +
+                            observe::holders_of(neighbours_of(content_, content))}};
   }
   content.floor = possible.floor.count();
   content.ceiling = possible.ceiling.count();
@@ -325,7 +325,7 @@ result<std::vector<std::string>> cards_in(const std::string& folder) {
     void operator()(DIR* opened) const noexcept { ::closedir(opened); }
   };
   const std::unique_ptr<DIR, closes> entries{::fdopendir(within.get())};
-  if (entries == nullptr) return error{.code = errc::system, .detail = std::strerror(errno)};
+  if (entries == nullptr) return error{{.code = errc::system, .detail = std::strerror(errno)}};
   static_cast<void>(within.release());
   const std::string end = ending();
   while (const dirent* const entry = ::readdir(entries.get())) {

@@ -30,13 +30,13 @@ using sharing::deadline_after;
 using sharing::wait_for_events;
 
 error system_error(const char* call) {
-  return {.code = errc::system, .detail = std::string{call} + ": " + std::strerror(errno)};
+  return {{.code = errc::system, .detail = std::string{call} + ": " + std::strerror(errno)}};
 }
 
-error peer_closed() { return {.code = errc::peer_closed}; }
+error peer_closed() { return {{.code = errc::peer_closed}}; }
 error deadline_passed() {
-  return {.code = errc::not_ready,
-          .detail = "the deadline passed before the other process answered"};
+  return {
+      {.code = errc::not_ready, .detail = "the deadline passed before the other process answered"}};
 }
 
 /// Has the kernel name the sender: without this, messages carry no credentials.
@@ -52,10 +52,10 @@ result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.find('\0') != path.npos)
-    return error{.code = errc::invalid_argument, .detail = "the path contains a null character"};
+    return error{{.code = errc::invalid_argument, .detail = "the path contains a null character"}};
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return error{.code = errc::invalid_argument,
-                 .detail = "a path of " + std::to_string(path.size()) + " characters"};
+    return error{{.code = errc::invalid_argument,
+                  .detail = "a path of " + std::to_string(path.size()) + " characters"}};
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   return address;
@@ -93,7 +93,7 @@ result<share_channel> share_channel::adopt(descriptor end) try {
   socklen_t length = sizeof(int);
   if (::getsockopt(end.get(), SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0 || domain != AF_UNIX ||
       ::getsockopt(end.get(), SOL_SOCKET, SO_TYPE, &type, &length) != 0 || type != SOCK_SEQPACKET) {
-    return error{.code = errc::invalid_argument, .detail = "not a Unix socket for messages"};
+    return error{{.code = errc::invalid_argument, .detail = "not a Unix socket for messages"}};
   }
   WEIR_TRY(request_credentials(end.get()));
   return share_channel{std::move(end)};
@@ -113,10 +113,10 @@ result<share_channel> share_channel::connect(const std::string& path, timeout li
       return share_channel{std::move(socket)};
     }
     if (errno == ENOENT || errno == ECONNREFUSED) {
-      return error{.code = errc::not_found, .detail = path};
+      return error{{.code = errc::not_found, .detail = path}};
     }
     if (errno == EACCES || errno == EPERM) {
-      return error{.code = errc::not_permitted, .detail = path};
+      return error{{.code = errc::not_permitted, .detail = path}};
     }
     if (errno != EAGAIN && errno != EINTR) return system_error("connect");
     // Full: a Unix socket that waits for a place in the backlog cannot be polled.
@@ -131,7 +131,7 @@ result<void> share_channel::send(std::span<const std::byte> content,
                                  std::span<const int> descriptors, timeout limit) const try {
   if (!end_) return errc::moved_from;
   if (content.empty() || content.size() > most_content || descriptors.size() > most_share_pieces) {
-    return error{.code = errc::invalid_argument, .detail = "the size of the message is invalid"};
+    return error{{.code = errc::invalid_argument, .detail = "the size of the message is invalid"}};
   }
   alignas(cmsghdr) std::array<char, descriptor_space> control{};
   iovec part{const_cast<std::byte*>(content.data()), content.size()};
@@ -185,7 +185,7 @@ result<share_listener> share_listener::listen(std::string path) try {
   if (::fchmod(socket.get(), S_IRUSR | S_IWUSR) != 0) return system_error("fchmod");
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     if (errno == EADDRINUSE || errno == EACCES) {
-      return error{.code = errc::not_permitted, .detail = path + ": " + std::strerror(errno)};
+      return error{{.code = errc::not_permitted, .detail = path + ": " + std::strerror(errno)}};
     }
     return system_error("bind");
   }

@@ -16,9 +16,9 @@ using sharing::exported;
 namespace {
 
 error too_many_pieces(bytes size) {
-  return {.code = errc::limit_exceeded,
-          .requested = size,
-          .detail = "more than " + std::to_string(most_share_pieces) + " handles"};
+  return {{.code = errc::limit_exceeded,
+           .requested = size,
+           .detail = "more than " + std::to_string(most_share_pieces) + " handles"}};
 }
 
 /// A handle of its own for each piece, mapped one behind the other.
@@ -67,7 +67,7 @@ result<void> exported::end_mappings() noexcept {
   *orphans = {std::exchange(range, std::nullopt), std::move(handles), std::move(mappings)};
   place.keep_until_idle(home->handle(), std::move(orphans));
   error reason = std::move(idle).error();
-  reason.requested = size;
+  reason.set_requested(size);
   return reason;
 }
 
@@ -78,9 +78,9 @@ exported::~exported() {
     heap->deallocate(block);
     return;
   }
-  report_error({.code = errc::not_ready,
-                .requested = size,
-                .detail = "a block stays allocated: another process may still have it mapped"});
+  report_error({{.code = errc::not_ready,
+                 .requested = size,
+                 .detail = "a block stays allocated: another process may still have it mapped"}});
 }
 
 }  // namespace sharing
@@ -94,7 +94,7 @@ result<shared_memory> shared_memory::create(weir::device home, bytes size,
     unit = rounded;
   }
   const auto all = checked_round_up(whole, unit);
-  if (!all) return error{.code = errc::size_overflow, .requested = size};
+  if (!all) return error{{.code = errc::size_overflow, .requested = size}};
   if (*all / unit > most_share_pieces) return too_many_pieces(size);
   auto memory = std::make_shared<exported>(home);
   memory->size = size;
@@ -122,8 +122,8 @@ result<shared_memory> shared_memory::allocate(const caching_allocator& from,
   WEIR_TRY_VALUE(under, pool.handles_under(block));
   if (!fills_its_handles(under, whole)) {
     return error{
-        .code = errc::internal,
-        .detail = "the block shares physical handles with others and cannot be exported alone"};
+        {.code = errc::internal,
+         .detail = "the block shares physical handles with others and cannot be exported alone"}};
   }
   memory->unit = under.handles.front().size;
   memory->pieces = std::move(under.handles);

@@ -22,7 +22,7 @@ result<void> check_descriptor(const descriptor& number) {
       !S_ISDIR(status.st_mode)) {
     return {};
   }
-  return error{.code = errc::invalid_argument, .detail = "a received descriptor is not memory"};
+  return error{{.code = errc::invalid_argument, .detail = "a received descriptor is not memory"}};
 }
 
 /// The handle must be memory of the device that the ticket names.
@@ -37,13 +37,13 @@ result<void> check_home(weir::device home, const physical_handle& memory) {
       properties.location.id == detail::device_state::of(home).native) {
     return {};
   }
-  return error{.code = errc::invalid_argument, .detail = "the memory belongs to another device"};
+  return error{{.code = errc::invalid_argument, .detail = "the memory belongs to another device"}};
 }
 
 result<std::shared_ptr<mapped>> map_pieces(weir::device home, const share_ticket& ticket,
                                            std::span<const descriptor> descriptors) {
   const auto whole = checked_multiply(ticket.piece, ticket.pieces);
-  if (!whole) return error{.code = errc::size_overflow, .requested = ticket.piece};
+  if (!whole) return error{{.code = errc::size_overflow, .requested = ticket.piece}};
   std::vector<physical_handle> handles;
   for (const descriptor& each : descriptors) {
     WEIR_TRY(check_descriptor(each));
@@ -81,7 +81,7 @@ result<weir::device> session::find_device(const std::array<std::uint8_t, 16>& uu
     WEIR_TRY_VALUE(each, machine_->device(device_id{i}));
     if (each.uuid() == uuid) return each;
   }
-  return error{.code = errc::no_device, .detail = "this process does not see the device"};
+  return error{{.code = errc::no_device, .detail = "this process does not see the device"}};
 }
 
 result<std::shared_ptr<mapped>> session::map(const share_ticket& ticket,
@@ -92,8 +92,8 @@ result<std::shared_ptr<mapped>> session::map(const share_ticket& ticket,
   if (const auto known = mapped_.find(key); known != mapped_.end()) {
     if (auto memory = known->second.lock()) {
       if (memory->piece == ticket.piece) return memory;
-      return error{.code = errc::invalid_argument,
-                   .detail = "the size of a received handle does not match the offer"};
+      return error{{.code = errc::invalid_argument,
+                    .detail = "the size of a received handle does not match the offer"}};
     }
   }
   WEIR_TRY_VALUE(memory, map_pieces(home, ticket, descriptors));
@@ -138,7 +138,7 @@ imported::~imported() {
   for (accessor& each : accessors_)
     if (!each.is_idle) each.place.keep_until_idle(each.device, held_);
   error reason = std::move(closed).error();
-  reason.requested = ticket_.size;
+  reason.set_requested(ticket_.size);
   report_error(reason);
 }
 

@@ -24,9 +24,9 @@ std::array<std::byte, 64> payload_of(const Handle& handle) noexcept {
 result<share_ticket> ticket_for(const sharing::exported& memory, const share_view& part) {
   const bool fits = part.offset < memory.size && part.size <= memory.size - part.offset;
   if (!fits || part.rights == access_rights::none) {
-    return error{.code = errc::invalid_argument,
-                 .requested = part.size,
-                 .detail = "the part exceeds the memory, or its access rights are invalid"};
+    return error{{.code = errc::invalid_argument,
+                  .requested = part.size,
+                  .detail = "the part exceeds the memory, or its access rights are invalid"}};
   }
   const bytes size = part.size == bytes{} ? memory.size - part.offset : part.size;
   const std::uint64_t first = part.offset / memory.unit;
@@ -84,15 +84,15 @@ result<share_grant> share_link::offer_legacy(weir::device home, device_address a
   WEIR_TRY(driver::check(driver::call::mem_get_address_range,
                          bound.driver().mem_get_address_range(&base, &size, address)));
   if (base != address) {
-    return error{.code = errc::invalid_argument,
-                 .detail = "the pointer is not the start of an allocation"};
+    return error{{.code = errc::invalid_argument,
+                  .detail = "the pointer is not the start of an allocation"}};
   }
   const bytes unit = home.capabilities().granularity;
   if (unit != bytes{} && bytes{size} % unit != bytes{}) {
     return error{
-        .code = errc::not_permitted,
-        .requested = bytes{size},
-        .detail = "no multiple of " + to_string(unit) + ": neighbours would be exported, too"};
+        {.code = errc::not_permitted,
+         .requested = bytes{size},
+         .detail = "no multiple of " + to_string(unit) + ": neighbours would be exported, too"}};
   }
   driver::CUipcMemHandle handle{};
   WEIR_TRY(driver::check(driver::call::ipc_get_mem_handle,
@@ -141,7 +141,7 @@ result<share_grant> share_link::offer(const stream_allocation& allocation) const
 
 result<void> share_link::send_note(std::span<const std::byte> text) const try {
   if (text.size() > most_note) {
-    return error{.code = errc::invalid_argument, .requested = bytes{text.size()}};
+    return error{{.code = errc::invalid_argument, .requested = bytes{text.size()}}};
   }
   return state_->send(sharing::encode_note(text), {}, state_->settings().limit);
 } catch (const std::bad_alloc&) {

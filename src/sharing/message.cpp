@@ -33,18 +33,18 @@ constexpr std::size_t control_space =
     CMSG_SPACE(sizeof(int) * most_sent) + CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(sizeof(int));
 
 error message_error(const char* call) {
-  return {.code = errc::system, .detail = std::string{call} + ": " + std::strerror(errno)};
+  return {{.code = errc::system, .detail = std::string{call} + ": " + std::strerror(errno)}};
 }
 
 error no_descriptors_left() {
   rlimit most{};
   std::string limit = "its limit";
   if (::getrlimit(RLIMIT_NOFILE, &most) == 0) limit = std::to_string(most.rlim_cur);
-  return {.code = errc::limit_exceeded,
-          .detail = "a message whose descriptors this process has no room for: it may have " +
-                    limit +
-                    " open (RLIMIT_NOFILE); close some or raise the limit (ulimit -n), "
-                    "and let it be sent again"};
+  return {{.code = errc::limit_exceeded,
+           .detail = "a message whose descriptors this process has no room for: it may have " +
+                     limit +
+                     " open (RLIMIT_NOFILE); close some or raise the limit (ulimit -n), "
+                     "and let it be sent again"}};
 }
 
 /// Moves descriptors and credentials of the message to `target`; no descriptor stays unowned.
@@ -76,7 +76,7 @@ void take_control(msghdr& control, socket_message& target) {
 std::optional<error> refusal_of(const msghdr& control, std::size_t length,
                                 std::size_t descriptors) {
   const auto refuse = [](const char* reason) {
-    return error{.code = errc::invalid_argument, .detail = reason};
+    return error{{.code = errc::invalid_argument, .detail = reason}};
   };
   if (length == 0) return refuse("the message is empty");
   if ((control.msg_flags & MSG_TRUNC) != 0 || length > share_channel::most_content ||
@@ -113,13 +113,13 @@ result<std::optional<socket_message>> receive_now(int socket) {
   }
   take_control(control, received);
   // The end comes with nothing; an empty message names its sender.
-  if (length == 0 && control.msg_controllen == 0) return error{.code = errc::peer_closed};
+  if (length == 0 && control.msg_controllen == 0) return error{{.code = errc::peer_closed}};
   message.content.resize(static_cast<std::size_t>(length));
   try {
     received.refusal =
         refusal_of(control, static_cast<std::size_t>(length), message.descriptors.size());
   } catch (const std::bad_alloc&) {
-    received.refusal = error{.code = errc::no_host_memory};
+    received.refusal = error{{.code = errc::no_host_memory}};
   }
   if (received.refusal) {
     close_received(std::move(message.descriptors));
@@ -200,8 +200,8 @@ result<void> wait_for_events(int socket, short events,
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return message_error("poll");
     if (ready == 0 && std::chrono::steady_clock::now() >= deadline)
-      return error{.code = errc::not_ready,
-                   .detail = "the deadline passed before the other process answered"};
+      return error{{.code = errc::not_ready,
+                    .detail = "the deadline passed before the other process answered"}};
   }
 }
 

@@ -16,8 +16,8 @@ using sharing::incoming;
 result<std::unique_ptr<incoming>> take_if(std::unique_ptr<incoming>& message, share_kind kind) {
   if (message == nullptr) return errc::moved_from;
   if (!message->ticket || message->ticket->kind != kind) {
-    return error{.code = errc::invalid_argument,
-                 .detail = "the offer is not of kind " + to_string(kind)};
+    return error{
+        {.code = errc::invalid_argument, .detail = "the offer is not of kind " + to_string(kind)}};
   }
   return std::move(message);
 }
@@ -46,9 +46,9 @@ result<device_address> open_legacy(const context_scope& bound, const share_ticke
   detail::report_failure(
       driver::check(driver::call::ipc_close_mem_handle, calls.ipc_close_mem_handle(address)));
   if (!measured) return std::move(measured).error();
-  return error{.code = errc::invalid_argument,
-               .requested = ticket.size,
-               .detail = "the memory has " + to_string(bytes{size})};
+  return error{{.code = errc::invalid_argument,
+                .requested = ticket.size,
+                .detail = "the memory has " + to_string(bytes{size})}};
 }
 
 }  // namespace
@@ -114,9 +114,9 @@ result<stream_allocation> share_offer::open_allocation(stream_pool& pool,
     return std::move(allocation);
   const bytes size = allocation.size();
   WEIR_TRY(allocation.free());
-  return error{.code = errc::invalid_argument,
-               .requested = taken->ticket->size,
-               .detail = "the allocation has " + to_string(size)};
+  return error{{.code = errc::invalid_argument,
+                .requested = taken->ticket->size,
+                .detail = "the allocation has " + to_string(size)}};
 } catch (const std::bad_alloc&) {
   return detail::no_host_memory();
 }

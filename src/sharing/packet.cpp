@@ -21,7 +21,9 @@ std::vector<std::byte> with_header(packet_kind kind, std::size_t size) {
   return raw;
 }
 
-error bad_packet(const char* reason) { return {.code = errc::invalid_argument, .detail = reason}; }
+error bad_packet(const char* reason) {
+  return {{.code = errc::invalid_argument, .detail = reason}};
+}
 
 }  // namespace
 
@@ -49,7 +51,7 @@ result<packet> decode_packet(std::span<const std::byte> from) {
   if (get<std::uint32_t>(from, 0) != packet_magic)
     return bad_packet("the received data is not a message of weir");
   if (const auto version = get<std::uint16_t>(from, 4); version != packet_version) {
-    return error{.code = errc::bad_version, .detail = "link version " + std::to_string(version)};
+    return error{{.code = errc::bad_version, .detail = "link version " + std::to_string(version)}};
   }
   packet decoded{.kind = static_cast<packet_kind>(get<std::uint16_t>(from, 6))};
   const auto body = from.subspan(header_bytes);

@@ -31,9 +31,13 @@ constexpr std::size_t most_queued_descriptors = 2 * std::size_t{most_share_piece
 /// How long a process whose socket is closed already may take to exit.
 constexpr milliseconds exit_grace{200};
 
-error peer_closed() { return {.code = errc::peer_closed}; }
-error not_permitted(const char* reason) { return {.code = errc::not_permitted, .detail = reason}; }
-error bad_message(const char* reason) { return {.code = errc::invalid_argument, .detail = reason}; }
+error peer_closed() { return {{.code = errc::peer_closed}}; }
+error not_permitted(const char* reason) {
+  return {{.code = errc::not_permitted, .detail = reason}};
+}
+error bad_message(const char* reason) {
+  return {{.code = errc::invalid_argument, .detail = reason}};
+}
 
 }  // namespace
 
@@ -144,7 +148,7 @@ result<void> session::listen(listener& call) {
   if (call.bell_) return {};
   call.bell_ = descriptor{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!call.bell_) {
-    return error{.code = errc::system, .detail = std::string{"eventfd: "} + std::strerror(errno)};
+    return error{{.code = errc::system, .detail = std::string{"eventfd: "} + std::strerror(errno)}};
   }
   bells_.push_back(call.bell_.get());
   return {};
@@ -153,8 +157,8 @@ result<void> session::listen(listener& call) {
 result<void> session::wait(const listener& call, clock::time_point deadline) const {
   // Messages that are not what the caller waits for must not keep it beyond its time.
   if (clock::now() >= deadline)
-    return error{.code = errc::not_ready,
-                 .detail = "the deadline passed before the other process answered"};
+    return error{{.code = errc::not_ready,
+                  .detail = "the deadline passed before the other process answered"}};
   WEIR_TRY(
       wait_for_events(channel_.get(), POLLIN, deadline, {call.bell_.get(), peer_process_.get()}));
   eventfd_t rings = 0;
@@ -414,7 +418,7 @@ result<share_grant> session::send_offer(share_ticket ticket, weir::device home,
                                         std::shared_ptr<exported> memory, bool tracked) {
   if (owner_ != ::getpid()) return detail::fork_error();
   if (!home.uuid()) {
-    return error{.code = errc::not_supported, .detail = "the device has no UUID"};
+    return error{{.code = errc::not_supported, .detail = "the device has no UUID"}};
   }
   ticket.device = *home.uuid();
   ticket.exporter = own_number();
@@ -460,7 +464,7 @@ result<void> session::revoke(std::uint64_t number, timeout limit) {
         end_grant(number);
         return {};
       }
-      if (!has_room()) return error{.code = errc::not_ready, .detail = "unread messages"};
+      if (!has_room()) return error{{.code = errc::not_ready, .detail = "unread messages"}};
       if (limit > timeout{0}) WEIR_TRY(listen(self));
     }
     WEIR_TRY(wait(self, deadline));

@@ -45,7 +45,9 @@ std::uint64_t checksum_of(std::span<const std::byte> content) noexcept {
   return hash;
 }
 
-error bad_ticket(const char* reason) { return {.code = errc::invalid_argument, .detail = reason}; }
+error bad_ticket(const char* reason) {
+  return {{.code = errc::invalid_argument, .detail = reason}};
+}
 
 bool is_zero(const std::array<std::byte, 64>& payload) noexcept {
   return std::all_of(payload.begin(), payload.end(),
@@ -157,7 +159,8 @@ result<share_ticket> decode_share_ticket(std::span<const std::byte> from) {
   if (get<std::uint64_t>(from, at_magic) != ticket_magic) return bad_ticket("no ticket");
   // Before anything else that a later version could have changed.
   if (const auto version = get<std::uint16_t>(from, at_version); version != share_ticket_version) {
-    return error{.code = errc::bad_version, .detail = "ticket version " + std::to_string(version)};
+    return error{
+        {.code = errc::bad_version, .detail = "ticket version " + std::to_string(version)}};
   }
   if (from.size() != share_ticket_bytes) return bad_ticket("the length");
   if (get<std::uint64_t>(from, at_checksum) != checksum_of(from.first(at_checksum))) {

@@ -14,7 +14,7 @@ namespace weir { inline namespace v0 { namespace sim {
 namespace {
 
 error refuse(std::string reason) {
-  return {.code = errc::invalid_argument, .detail = std::move(reason)};
+  return {{.code = errc::invalid_argument, .detail = std::move(reason)}};
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ result<std::shared_ptr<machine>> machine::create(machine_options options) {
     auto implementation = std::make_unique<state>(std::move(options));
     implementation->slot = take_slot(implementation.get());
     if (implementation->slot < 0) {
-      return error{.code = errc::limit_exceeded, .detail = "8 simulated machines exist already"};
+      return error{{.code = errc::limit_exceeded, .detail = "8 simulated machines exist already"}};
     }
     if (background) implementation->start_background();
     return std::shared_ptr<machine>{new machine{std::move(implementation)}};

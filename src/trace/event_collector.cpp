@@ -86,8 +86,8 @@ result<void> event_collector::begin() {
     worker_ = std::thread{[this] { run(); }};
   } catch (const std::system_error& refusal) {
     writer_.abandon();
-    return error{.code = errc::system,
-                 .detail = std::string{"a recorder needs a thread: "} + refusal.what()};
+    return error{{.code = errc::system,
+                  .detail = std::string{"a recorder needs a thread: "} + refusal.what()}};
   }
   return {};
 }
@@ -239,7 +239,7 @@ void event_collector::marker(std::string_view text) noexcept {
 // --- Waiting for the worker ---------------------------------------------------------------------
 
 result<void> event_collector::flush() {
-  if (is_forked()) return error{.code = errc::driver_gone, .detail = "the process was forked"};
+  if (is_forked()) return error{{.code = errc::driver_gone, .detail = "the process was forked"}};
   std::unique_lock lock{mutex_};
   const std::uint64_t request = ++flushes_requested_;
   woken_ = true;
@@ -296,7 +296,7 @@ void event_collector::run() {
       }
     } catch (const std::bad_alloc&) {
       written =
-          error{.code = errc::no_host_memory, .detail = "the recorder ran out of host memory"};
+          error{{.code = errc::no_host_memory, .detail = "the recorder ran out of host memory"}};
     }
     if (!written) fail(written.error());
     const std::lock_guard lock{mutex_};

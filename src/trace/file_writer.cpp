@@ -14,7 +14,7 @@ namespace weir { inline namespace v0 { namespace trace {
 result<file_writer> file_writer::create(const std::string& path, const zstd* library, int level) {
   detail::part_file file;
   if (const int reason = file.create(path); reason != 0)
-    return error{.code = errc::system, .detail = file.name() + ": " + std::strerror(reason)};
+    return error{{.code = errc::system, .detail = file.name() + ": " + std::strerror(reason)}};
   file_writer writer{std::move(file), library, level};
   WEIR_TRY(writer.write(file_header()));
   writer.written_ = file_header_size;
@@ -31,8 +31,8 @@ file_writer::~file_writer() {
 void file_writer::abandon() noexcept { file_.remove(); }
 
 result<void> file_writer::fail(const char* problem, int reason) {
-  state_ =
-      error{.code = errc::system, .detail = part() + ": " + problem + ": " + std::strerror(reason)};
+  state_ = error{
+      {.code = errc::system, .detail = part() + ": " + problem + ": " + std::strerror(reason)}};
   return state_;
 }
 
@@ -49,7 +49,7 @@ result<void> file_writer::write_names() {
   if (names_.empty()) return state_;
   // Frames have a size that they may not pass; names that pass it are no names.
   if (names_.content().size() > most_frame_bytes || names_.entries() > most_records) {
-    state_ = error{.code = errc::size_overflow, .detail = part() + ": the names are too many"};
+    state_ = error{{.code = errc::size_overflow, .detail = part() + ": the names are too many"}};
     return state_;
   }
   std::string out;
@@ -68,7 +68,7 @@ result<void> file_writer::write_events(std::span<const trace_event> events,
   std::string problem;
   const std::string content = events_.encode(events, tables, problem);
   if (!problem.empty()) {
-    state_ = error{.code = errc::invalid_argument, .detail = problem};
+    state_ = error{{.code = errc::invalid_argument, .detail = problem}};
     return state_;
   }
   std::string out;

@@ -99,8 +99,8 @@ result<std::variant<frame, trace_damage>> frame_reader::next() {
   if (static_cast<frame_codec>(codec) == frame_codec::zstd) {
     if (library_ == nullptr) {
       return error{
-          .code = errc::not_supported,
-          .detail = "the trace is compressed, and libzstd.so.1 was not found; install libzstd"};
+          {.code = errc::not_supported,
+           .detail = "the trace is compressed, and libzstd.so.1 was not found; install libzstd"}};
     }
     content_.resize(size);
     const std::size_t decompressed =

@@ -134,7 +134,7 @@ inline std::string path_of(int process, int number) {
 }
 
 inline error system_error(std::string path) {
-  return {.code = errc::system, .detail = std::move(path) + ": " + std::strerror(errno)};
+  return {{.code = errc::system, .detail = std::move(path) + ": " + std::strerror(errno)}};
 }
 
 /// A mapping of a page's file.

@@ -97,7 +97,7 @@ class live_page::publisher {
     // A file without a name, where the file system has them: readers see the page when it is whole.
     descriptor opened{
         detail::open_apart(folder(), O_RDWR | O_TMPFILE | O_CLOEXEC, S_IRUSR | S_IWUSR)};
-    const bool is_nameless = !opened.empty();
+    const bool is_nameless = static_cast<bool>(opened);
     path_ = path_of(process_, ++count);
     for (int tries = 0; !is_nameless && tries < most_names; ++tries) {
       remove_leftover(path_);  // of a process that had our number and crashed
@@ -122,9 +122,9 @@ class live_page::publisher {
         ended_.store(true);
       }};
     } catch (const std::system_error& refusal) {
-      return error{
-          .code = errc::system,
-          .detail = std::string{"the live page's thread could not be started: "} + refusal.what()};
+      return error{{.code = errc::system,
+                    .detail = std::string{"the live page's thread could not be started: "} +
+                              refusal.what()}};
     }
     return {};
   }
@@ -274,7 +274,7 @@ live_page::~live_page() = default;
 result<std::unique_ptr<live_page>> live_page::publish(caching_allocator& allocator,
                                                       const live_page_options& options) try {
   if (options.period < std::chrono::milliseconds{10})
-    return error{.code = errc::invalid_argument, .detail = "the live page's period is too short"};
+    return error{{.code = errc::invalid_argument, .detail = "the live page's period is too short"}};
   const detail::signals_blocked quiet;
   auto state = std::make_unique<publisher>(allocator, options.period);
   WEIR_TRY(state->start());

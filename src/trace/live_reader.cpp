@@ -190,12 +190,12 @@ bool may_speak_for(uid_t owner, int process) noexcept {
 result<live_view> read_page(const std::string& path, int process, std::int64_t patience,
                             bool of_running_process) {
   const auto refuse = [&](errc code, const char* reason) {
-    return error{.code = code, .detail = path + ": " + reason};
+    return error{{.code = code, .detail = path + ": " + reason}};
   };
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0)
-    return error{.code = errno == ENOENT ? errc::not_found : errc::system,
-                 .detail = path + ": " + std::strerror(errno)};
+    return error{{.code = errno == ENOENT ? errc::not_found : errc::system,
+                  .detail = path + ": " + std::strerror(errno)}};
   const page_file source{file};
   struct stat status {};
   const bool is_known = ::fstat(file, &status) == 0;
@@ -270,15 +270,15 @@ result<std::vector<live_view>> read_live_pages(int process) try {
     auto view = read_page(path_of(process, each.number), process, no_limit, false);
     if (view) {
       views.push_back(std::move(*view));
-    } else if (view.error().code != errc::not_found && view.error().code != errc::not_ready) {
+    } else if (view.error().code() != errc::not_found && view.error().code() != errc::not_ready) {
       return view.error();
     }
   }
   if (views.empty())
     return error{
-        .code = errc::not_found,
-        .detail = "process " + std::to_string(process) +
-                  " publishes no live page; start it with WEIR_LIVE=on or under weir record"};
+        {.code = errc::not_found,
+         .detail = "process " + std::to_string(process) +
+                   " publishes no live page; start it with WEIR_LIVE=on or under weir record"}};
   return views;
 } catch (const std::bad_alloc&) {
   return detail::no_host_memory();

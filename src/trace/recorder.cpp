@@ -17,13 +17,13 @@ namespace weir { inline namespace v0 {
 result<std::unique_ptr<recorder>> recorder::start(const std::string& path,
                                                   const recorder_options& options) try {
   if (path.empty())
-    return error{.code = errc::invalid_argument, .detail = "path must not be empty"};
+    return error{{.code = errc::invalid_argument, .detail = "path must not be empty"}};
   if (options.ring_events < 16 || options.ring_events > (std::uint32_t{1} << 24))
-    return error{.code = errc::invalid_argument, .detail = "ring_events must be from 16 to 2^24"};
+    return error{{.code = errc::invalid_argument, .detail = "ring_events must be from 16 to 2^24"}};
   if (options.level < 0 || options.level > 19)
-    return error{.code = errc::invalid_argument, .detail = "level must be from 0 to 19"};
+    return error{{.code = errc::invalid_argument, .detail = "level must be from 0 to 19"}};
   if (options.flush_every.count() < 1)
-    return error{.code = errc::invalid_argument, .detail = "flush_every must be at least 1 ms"};
+    return error{{.code = errc::invalid_argument, .detail = "flush_every must be at least 1 ms"}};
   const detail::signals_blocked quiet;
   trace::event_collector::prepare();
   WEIR_TRY_VALUE(file, trace::file_writer::create(path, trace::find_zstd(), options.level));
@@ -57,7 +57,7 @@ void recorder::on_event(const memory_event& event) noexcept {
 void recorder::on_existing(const memory_event& event) noexcept { state_->add(event, nullptr); }
 void recorder::marker(std::string_view text) noexcept { state_->marker(text); }
 result<void> recorder::flush() { return state_->flush(); }
-result<void> recorder::stop() { return state_->stop(); }
+result<void> recorder::close() { return state_->stop(); }
 recorder_stats recorder::stats() const { return state_->stats(); }
 
 std::string to_string(const recorder_stats& stats) {

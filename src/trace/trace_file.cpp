@@ -54,7 +54,7 @@ class trace_reader {
     }
     size_ += frames_.next_size();
     if (size_ > limits_.bytes)
-      return error{.code = errc::limit_exceeded, .detail = "the trace is larger than allowed"};
+      return error{{.code = errc::limit_exceeded, .detail = "the trace is larger than allowed"}};
     WEIR_TRY_VALUE(next, frames_.next());
     if (auto* const damage = std::get_if<trace_damage>(&next)) {
       recording_.damage = std::move(*damage);
@@ -64,8 +64,8 @@ class trace_reader {
     if (next_frame.kind == frame_kind::events &&
         next_frame.records >
             limits_.events - std::min<std::uint64_t>(limits_.events, recording_.events.size()))
-      return error{.code = errc::limit_exceeded,
-                   .detail = "the trace has more events than allowed"};
+      return error{
+          {.code = errc::limit_exceeded, .detail = "the trace has more events than allowed"}};
     if (const char* const problem = decode(next_frame)) recording_.damage = {offset, problem};
     return {};
   }
@@ -136,7 +136,7 @@ result<void> write_names(const recording& recording, file_writer& file) {
 result<recording> read_trace_with(std::string_view bytes, const trace_limits& limits,
                                   const zstd* library) {
   if (!is_trace(bytes))
-    return error{.code = errc::invalid_argument, .detail = "not a .weirtrace file"};
+    return error{{.code = errc::invalid_argument, .detail = "not a .weirtrace file"}};
   if (bytes.size() < file_header_size) {
     recording empty;
     empty.streams = {0};
@@ -146,19 +146,20 @@ result<recording> read_trace_with(std::string_view bytes, const trace_limits& li
   }
   const std::uint32_t version = version_of(bytes);
   if (version < first_version || version > format_version) {
-    return error{.code = errc::bad_version,
-                 .detail = "the trace has version " + std::to_string(version) + ", not " +
-                           std::to_string(first_version) + " to " + std::to_string(format_version)};
+    return error{{.code = errc::bad_version,
+                  .detail = "the trace has version " + std::to_string(version) + ", not " +
+                            std::to_string(first_version) + " to " +
+                            std::to_string(format_version)}};
   }
   if (bytes.substr(0, file_header_size) != file_header(version))
-    return error{.code = errc::invalid_argument, .detail = "the trace's header is damaged"};
+    return error{{.code = errc::invalid_argument, .detail = "the trace's header is damaged"}};
   return trace_reader{bytes, limits, library}.read();
 }
 
 result<void> write_trace_with(const recording& recording, const std::string& path,
                               const trace_write_options& options, const zstd* library) {
   if (options.level < 0 || options.level > 19)
-    return error{.code = errc::invalid_argument, .detail = "level must be from 0 to 19"};
+    return error{{.code = errc::invalid_argument, .detail = "level must be from 0 to 19"}};
   WEIR_TRY_VALUE(file, file_writer::create(path, library, options.level));
   const auto write_all = [&]() -> result<void> {
     WEIR_TRY(write_names(recording, file));
@@ -189,8 +190,8 @@ result<recording> read_trace_from(std::string_view bytes, const trace_limits& li
 
 result<recording> read_trace(const std::string& path, const trace_limits& limits) try {
   const auto fail = [&](int reason) {
-    return error{.code = reason == ENOENT ? errc::not_found : errc::system,
-                 .detail = path + ": " + std::strerror(reason)};
+    return error{{.code = reason == ENOENT ? errc::not_found : errc::system,
+                  .detail = path + ": " + std::strerror(reason)}};
   };
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{std::fopen(path.c_str(), "rb"),
                                                              std::fclose};
@@ -198,7 +199,7 @@ result<recording> read_trace(const std::string& path, const trace_limits& limits
   std::string bytes;
   for (std::size_t used = 0;;) {
     if (used > limits.bytes)
-      return error{.code = errc::limit_exceeded, .detail = path + ": larger than allowed"};
+      return error{{.code = errc::limit_exceeded, .detail = path + ": larger than allowed"}};
     bytes.resize(std::max<std::size_t>(2 * used, std::size_t{1} << 16));
     const std::size_t count = std::fread(bytes.data() + used, 1, bytes.size() - used, file.get());
     used += count;
@@ -211,7 +212,7 @@ result<recording> read_trace(const std::string& path, const trace_limits& limits
   auto read = read_trace_from(bytes, limits);
   if (!read) {
     error why = std::move(read).error();
-    why.detail = path + ": " + why.detail;
+    why.set_detail(path + ": " + why.detail());
     return why;
   }
   return read;

@@ -116,7 +116,7 @@ TEST_P(captures, memory_of_a_graph_is_never_moved) {
   finish(beside, on);
   CUgraph graph = nullptr;
   WEIR_OK(cu->stream_end_capture(on.handle(), &graph));
-  claim.end();
+  claim.end_capture();
   CUgraphExec exec = nullptr;
   WEIR_OK(cu->graph_instantiate(&exec, graph, 0));
   EXPECT_EQ(memory().stats().handles_moved, 0U);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contract of the allocator: what frameworks build on. Exportable memory stays under its blocks,
-// pools that retain serve captures and replays, a recorded state can be had again.
+// pools for graphs serve captures and replays, a recorded state can be had again.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -142,7 +142,7 @@ TEST_P(frameworks, a_block_is_known_from_any_address_inside) {
 
 TEST_P(frameworks, a_pool_that_retains_serves_captures_on_many_threads) {
   WEIR_NEEDS(graph_instantiate);
-  const auto pool = memory().create_pool("graphs", {.retains = true}).value();
+  const auto pool = memory().create_pool("graphs", {.for_graphs = true}).value();
   lane& captured = new_lane();
   lane& branch = new_lane();
   WEIR_OK(cu->ctx_synchronize());  // graphs use the lanes' counters on any stream
@@ -154,7 +154,7 @@ TEST_P(frameworks, a_pool_that_retains_serves_captures_on_many_threads) {
   };
   warm_up();
   for (const auto mode : modes) {
-    const auto notice = memory().notice_captures();
+    const auto notice = memory().guard_captures().value();
     graphs.push_back(capture(captured, mode, [&] {
       lasting.push_back(make_in(pool, 4_MiB, captured));
       const filled_block shared = make_in(pool, 1_MiB, captured);
@@ -209,7 +209,7 @@ TEST_P(frameworks, a_pool_that_retains_serves_captures_on_many_threads) {
 TEST_P(frameworks, a_pool_that_retains_goes_with_its_last_handle_block_and_replay) {
   WEIR_NEEDS(graph_instantiate);
   lane& on = new_lane();
-  auto pool = memory().create_pool("graphs", {.retains = true}).value();
+  auto pool = memory().create_pool("graphs", {.for_graphs = true}).value();
   filled_block last;
   const CUgraphExec graph = capture(on, CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
     last = make_in(pool, 2_MiB, on);
@@ -230,7 +230,7 @@ TEST_P(frameworks, a_pool_that_retains_goes_with_its_last_handle_block_and_repla
 
 TEST_P(frameworks, a_recorded_state_is_had_again_at_its_addresses) {
   lane* const lanes[] = {&new_lane(), &new_lane()};
-  const auto pool = memory().create_pool("graphs", {.retains = true}).value();
+  const auto pool = memory().create_pool("graphs", {.for_graphs = true}).value();
   struct owned {
     filled_block block;
     lane* on;

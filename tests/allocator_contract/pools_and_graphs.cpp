@@ -93,8 +93,8 @@ TEST_P(pools_and_graphs, a_graphs_memory_stays_the_graphs) {
   expect_books();
   CUgraph graph = nullptr;
   WEIR_OK(cu->stream_end_capture(captured.handle(), &graph));
-  claim.end();
-  EXPECT_TRUE(claim.keep_with(graph));
+  claim.end_capture();
+  EXPECT_TRUE(claim.tie_to_graph(graph));
   EXPECT_GT(claim.pool().stats().reserved.current, 0_B);
   CUgraphExec exec = nullptr;
   WEIR_OK(cu->graph_instantiate(&exec, graph, 0));

@@ -101,7 +101,7 @@ TEST_P(requests, foreign_pointers_are_refused) {
   memory().deallocate(&local, on);
   const auto reported = heard.take();
   ASSERT_EQ(reported.size(), 1U);
-  EXPECT_EQ(reported.front().code, errc::foreign_pointer);
+  EXPECT_EQ(reported.front().code(), errc::foreign_pointer);
   EXPECT_TRUE(other.try_deallocate(theirs, on));
   EXPECT_TRUE(other.close());
   EXPECT_EQ(code_of(other.try_allocate(1_KiB, on)), errc::closed);
@@ -118,7 +118,7 @@ TEST_P(requests, a_second_free_is_refused) {
     memory().deallocate(block.memory);
     const auto reported = heard.take();
     ASSERT_EQ(reported.size(), 1U);
-    EXPECT_EQ(reported.front().code, errc::double_free);
+    EXPECT_EQ(reported.front().code(), errc::double_free);
     finish(neighbour, on);
     expect_books();
   }

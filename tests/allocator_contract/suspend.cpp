@@ -71,7 +71,7 @@ TEST_P(suspending, everything_goes_and_graphs_replay_as_before) {
   const filled_block inside = make(2_MiB, on);
   CUgraph graph = nullptr;
   WEIR_OK(cu->stream_end_capture(on.handle(), &graph));
-  claim.end();
+  claim.end_capture();
   CUgraphExec exec = nullptr;
   WEIR_OK(cu->graph_instantiate(&exec, graph, 0));
   ASSERT_TRUE(memory().suspend());

@@ -47,11 +47,34 @@ TEST(errc, every_code_is_told_apart) {
 
 TEST(error, is_internal_unless_somebody_says_what_it_is) {
   const error unsaid;
-  EXPECT_EQ(unsaid.code, errc::internal);
-  EXPECT_EQ(unsaid.native, 0);
-  EXPECT_EQ(unsaid.call, "");
-  EXPECT_EQ(unsaid.requested, 0_B);
-  EXPECT_EQ(unsaid.detail, "");
+  EXPECT_EQ(unsaid.code(), errc::internal);
+  EXPECT_EQ(unsaid.native(), 0);
+  EXPECT_EQ(unsaid.call(), "");
+  EXPECT_EQ(unsaid.requested(), 0_B);
+  EXPECT_EQ(unsaid.detail(), "");
+}
+
+TEST(error, is_a_value_whose_parts_change_alone) {
+  const error first{{.code = errc::bad_stream, .native = 7, .detail = "stream 7"}};
+  error second = first;
+  second.set_detail("stream 8");
+  second.set_requested(4_KiB);
+  second.set_code(errc::closed);
+  EXPECT_EQ(first, (error{{.code = errc::bad_stream, .native = 7, .detail = "stream 7"}}));
+  EXPECT_EQ(second,
+            (error{{.code = errc::closed, .native = 7, .requested = 4_KiB, .detail = "stream 8"}}));
+  EXPECT_EQ(error{errc::closed}, (error{{.code = errc::closed}}));
+  EXPECT_FALSE(error{errc::closed} == second);
+}
+
+TEST(raise, of_a_code_is_that_of_an_error_without_details) {
+  EXPECT_THROW(raise(errc::out_of_memory), std::bad_alloc);
+  try {
+    raise(errc::moved_from);
+    FAIL();
+  } catch (const failure& caught) {
+    EXPECT_EQ(caught.reason(), error{errc::moved_from});
+  }
 }
 
 TEST(errc, a_foreign_number_has_a_name_too) {
@@ -61,31 +84,31 @@ TEST(errc, a_foreign_number_has_a_name_too) {
 }
 
 TEST(error_message, says_all_that_is_known) {
-  const error full{.code = errc::out_of_memory,
-                   .native = 2,
-                   .call = "cuMemCreate",
-                   .requested = 64_MiB,
-                   .detail = "device 0"};
+  const error full{{.code = errc::out_of_memory,
+                    .native = 2,
+                    .call = "cuMemCreate",
+                    .requested = 64_MiB,
+                    .detail = "device 0"}};
   EXPECT_EQ(full.message(),
             "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): device 0");
 }
 
 TEST(error_message, leaves_out_what_is_not_known) {
-  EXPECT_EQ((error{.code = errc::not_ready}).message(), "not_ready: the work has not finished");
-  EXPECT_EQ((error{.code = errc::not_ready, .native = 600, .call = "cuEventQuery"}).message(),
+  EXPECT_EQ((error{{.code = errc::not_ready}}).message(), "not_ready: the work has not finished");
+  EXPECT_EQ((error{{.code = errc::not_ready, .native = 600, .call = "cuEventQuery"}}).message(),
             "not_ready: the work has not finished (cuEventQuery = 600)");
-  EXPECT_EQ((error{.code = errc::not_ready, .call = "cuEventQuery"}).message(),
+  EXPECT_EQ((error{{.code = errc::not_ready, .call = "cuEventQuery"}}).message(),
             "not_ready: the work has not finished (cuEventQuery)");
-  EXPECT_EQ((error{.code = errc::not_ready, .native = 600}).message(),
+  EXPECT_EQ((error{{.code = errc::not_ready, .native = 600}}).message(),
             "not_ready: the work has not finished (native code 600)");
-  EXPECT_EQ((error{.code = errc::out_of_memory, .requested = 1_GiB}).message(),
+  EXPECT_EQ((error{{.code = errc::out_of_memory, .requested = 1_GiB}}).message(),
             "out_of_memory: no room for the request (1 GiB)");
-  EXPECT_EQ((error{.code = errc::bad_option, .detail = "x"}).message(),
+  EXPECT_EQ((error{{.code = errc::bad_option, .detail = "x"}}).message(),
             "bad_option: an option is unknown or its value cannot be read: x");
 }
 
 TEST(raise, throws_what_fits_the_code) {
-  const error full{.code = errc::out_of_memory, .requested = 1_GiB};
+  const error full{{.code = errc::out_of_memory, .requested = 1_GiB}};
   try {
     raise(full);
     FAIL();
@@ -97,7 +120,7 @@ TEST(raise, throws_what_fits_the_code) {
     EXPECT_EQ(ours->report(), "");
   }
 
-  const error other{.code = errc::bad_stream, .detail = "stream 7"};
+  const error other{{.code = errc::bad_stream, .detail = "stream 7"}};
   try {
     raise(other);
     FAIL();
@@ -109,7 +132,7 @@ TEST(raise, throws_what_fits_the_code) {
 }
 
 TEST(out_of_memory_exception, carries_its_report) {
-  const out_of_memory thrown{error{.code = errc::out_of_memory}, "live 3 GiB"};
+  const out_of_memory thrown{error{{.code = errc::out_of_memory}}, "live 3 GiB"};
   EXPECT_EQ(thrown.report(), "live 3 GiB");
   EXPECT_THAT(thrown.what(), StartsWith("out_of_memory: "));
 }
@@ -127,7 +150,7 @@ TEST_F(error_handling, reaches_the_handler_with_its_context) {
         static_cast<std::vector<error>*>(context)->push_back(found);
       },
       &seen);
-  const error found{.code = errc::double_free, .detail = "0x1000"};
+  const error found{{.code = errc::double_free, .detail = "0x1000"}};
   report_error(found);
   EXPECT_THAT(seen, ::testing::ElementsAre(found));
 
@@ -139,7 +162,7 @@ TEST_F(error_handling, reaches_the_handler_with_its_context) {
 
 TEST_F(error_handling, anything_that_can_be_called_may_be_the_handler) {
   std::vector<error> seen;
-  const error found{.code = errc::double_free, .detail = "0x1000"};
+  const error found{{.code = errc::double_free, .detail = "0x1000"}};
   set_error_handler([&seen](const error& told) { seen.push_back(told); });
   report_error(found);
   EXPECT_THAT(seen, ::testing::ElementsAre(found));
@@ -162,7 +185,7 @@ struct error_printing : error_handling {
   error_printing() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
   [[noreturn]] static void report(bool handled) {
     if (handled) set_error_handler([](const error&) {});
-    report_error({.code = errc::double_free, .detail = "0x1000"});
+    report_error({{.code = errc::double_free, .detail = "0x1000"}});
     std::_Exit(0);
   }
   static constexpr const char* line = "^weir: double_free: the memory was already freed: 0x1000\n$";
@@ -207,7 +230,7 @@ TEST_F(error_handling, never_mixes_one_handler_with_anothers_context) {
   std::vector<std::thread> reporters;
   for (int i = 0; i < 2; ++i) {
     reporters.emplace_back([&] {
-      const error found{.code = errc::internal};
+      const error found{{.code = errc::internal}};
       while (!stop) {
         report_error(found);
         ++sent;

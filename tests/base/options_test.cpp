@@ -24,7 +24,7 @@ std::string refusal(std::string_view name, std::string_view value) {
     return "";
   }
   EXPECT_EQ(done.code(), errc::bad_option);
-  return done.error().detail;
+  return done.error().detail();
 }
 
 TEST(options, start_with_the_table_s_values) {
@@ -211,13 +211,13 @@ TEST(option_lists, set_all_or_none) {
   options target;
   const auto done = set_all(target, "sim_devices=2,sim_lag=soon");
   ASSERT_FALSE(done);
-  EXPECT_THAT(done.error().detail, StartsWith("sim_lag: "));
+  EXPECT_THAT(done.error().detail(), StartsWith("sim_lag: "));
   EXPECT_EQ(target, options{});
 }
 
 TEST(option_lists, refuse_what_is_no_pair) {
   options target;
-  EXPECT_EQ(set_all(target, "sim_devices").error().detail,
+  EXPECT_EQ(set_all(target, "sim_devices").error().detail(),
             "\"sim_devices\" is not of the form name=value");
   EXPECT_FALSE(set_all(target, ",sim_devices=2"));
   EXPECT_FALSE(set_all(target, "sim_devices=2,,sim_seed=2"));
@@ -243,7 +243,7 @@ TEST(options, are_written_exactly_and_shortly) {
       "runtime=auto,driver_path=libcuda.so.1,sim_devices=1,sim_capacity=146591680KiB,sim_seed=1,"
       "sim_mode=seeded,sim_lag=0s,sim_hazards=on,heap_policy=balanced,heap_limit=0,"
       "heap_limit_percent=100,heap_thread_cache=64MiB,heap_crossing=all_work,"
-      "heap_unannounced_ends=off,heap_queued_waits=on,heap_detect_captures=off,"
+      "heap_allow_unreleased_streams=off,heap_queued_waits=on,heap_detect_captures=off,"
       "heap_debug_unmap=off,heap_debug_stacks=off,heap_debug=off,heap_debug_quarantine=64GiB,"
       "heap_exportable=off,heap_rdma=auto,print_errors=off,record=off,record_stacks=off,live=off,"
       "budget=off");
@@ -280,7 +280,7 @@ TEST(options_from_environment, stand_above_the_initial_values) {
 TEST(options_from_environment, name_the_variable_that_is_wrong) {
   const auto read = options_from_environment(pretend({{"WEIR_SIM_DEVICES", "many"}}));
   ASSERT_FALSE(read);
-  EXPECT_EQ(read.error().detail,
+  EXPECT_EQ(read.error().detail(),
             "WEIR_SIM_DEVICES: sim_devices: \"many\" is no whole number from 1 to 16 (devices)");
 }
 

@@ -43,11 +43,11 @@ TEST(print, sizes_and_ids) {
 TEST(print, errors) {
   EXPECT_EQ(to_string(errc::moved_from), "moved_from");
   EXPECT_EQ(streamed(errc{1000}), "unknown");
-  const error reason{.code = errc::out_of_memory,
-                     .native = 2,
-                     .call = "cuMemCreate",
-                     .requested = 64_MiB,
-                     .detail = "a detail"};
+  const error reason{{.code = errc::out_of_memory,
+                      .native = 2,
+                      .call = "cuMemCreate",
+                      .requested = 64_MiB,
+                      .detail = "a detail"}};
   EXPECT_EQ(to_string(reason),
             "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): a detail");
   EXPECT_EQ(streamed(reason), reason.message());
@@ -189,7 +189,7 @@ TEST(print, runtimes) {
   description.driver_version = 12080;
   EXPECT_EQ(to_string(description), "libcuda.so.1, CUDA 12.8");
   description.missing_calls = {"cuMemCreate", "cuStreamGetId"};
-  description.no_real_driver = error{.code = errc::no_device};
+  description.no_real_driver = error{{.code = errc::no_device}};
   EXPECT_EQ(streamed(description),
             "libcuda.so.1, CUDA 12.8; lacks cuMemCreate, cuStreamGetId; no real driver: "
             "no_device: there is no such device");

@@ -38,7 +38,7 @@ TEST(tag, is_found_by_its_number) {
   for (const int number : {newest.number() + 1, newest.number() + 2, 0xffff}) {
     const auto unknown = tag::numbered(static_cast<std::uint16_t>(number));
     ASSERT_FALSE(unknown) << number;
-    EXPECT_EQ(unknown.error(), error{.code = errc::not_found}) << number;
+    EXPECT_EQ(unknown.error(), error{{.code = errc::not_found}}) << number;
   }
 }
 
@@ -55,8 +55,9 @@ TEST(tag, takes_names_of_1_to_255_bytes) {
   for (const std::string& name : {std::string{}, std::string(256, 'x')}) {
     const auto refused = tag::named(name);
     ASSERT_FALSE(refused) << name.size();
-    EXPECT_EQ(refused.error(),
-              (error{.code = errc::invalid_argument, .detail = "a tag's name has 1 to 255 bytes"}));
+    EXPECT_EQ(
+        refused.error(),
+        (error{{.code = errc::invalid_argument, .detail = "a tag's name has 1 to 255 bytes"}}));
   }
 }
 
@@ -73,7 +74,7 @@ std::string wrong_at_the_limit() {
   const auto refused = tag::named("tag test one too many");
   if (refused) return "one tag too many";
   if (refused.error() !=
-      error{.code = errc::limit_exceeded, .detail = "there are 1024 tags already"})
+      error{{.code = errc::limit_exceeded, .detail = "there are 1024 tags already"}})
     return "another error: " + refused.error().message();
   return "";
 }

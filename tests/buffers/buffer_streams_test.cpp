@@ -87,7 +87,7 @@ TEST_F(buffer_streams, CallsThatWouldUseAnotherThreadsStreamAreRefused) {
   word first = 0;
   EXPECT_EQ(code_of(buffer.check_stream()), errc::bad_stream);
   EXPECT_EQ(code_of(buffer.resize(2 * size_each)), errc::bad_stream);
-  EXPECT_EQ(code_of(buffer.record_stream(on)), errc::bad_stream);
+  EXPECT_EQ(code_of(buffer.join(on)), errc::bad_stream);
   EXPECT_EQ(code_of(buffer.read(&first, {}, bytes{sizeof(word)})), errc::bad_stream);
   EXPECT_EQ(code_of(copy_between(other, {}, buffer, {}, size_each)), errc::bad_stream);
   EXPECT_EQ(code_of(copy_between(buffer, {}, other, {}, size_each)), errc::bad_stream);
@@ -170,7 +170,7 @@ TEST_F(buffer_streams, AResourceThatThrowsIsAnErrorOfTheEnd) {
     { const auto ended = device_buffer::create(memory, size_each, on).value(); }
     const auto told = heard.take();
     ASSERT_EQ(told.size(), 1u);
-    EXPECT_EQ(told[0].code, expected);
+    EXPECT_EQ(told[0].code(), expected);
   }
 }
 
@@ -215,7 +215,7 @@ TEST_F(buffer_streams, TheLegacyStreamDoesNotJoinACapture) {
   auto outside = device_buffer::create(memory, size_each, legacy).value();
   checked_capture capture{captured};
   EXPECT_EQ(code_of(inside.hand_over(legacy)), errc::capture_forbidden);
-  EXPECT_EQ(code_of(outside.record_stream(captured)), errc::capture_forbidden);
+  EXPECT_EQ(code_of(outside.join(captured)), errc::capture_forbidden);
   EXPECT_EQ(code_of(copy_between(outside, {}, inside, {}, size_each)), errc::capture_forbidden);
   EXPECT_EQ(capture.end(), 0u);
 }
@@ -229,7 +229,7 @@ TEST_F(buffer_streams, NothingIsQueuedOnTheLegacyStreamBesideACapture) {
   auto other = device_buffer::create(memory, size_each, on, contents::zeroed).value();
   checked_capture capture{captured};
   EXPECT_EQ(code_of(buffer.resize(2 * size_each)), errc::capture_forbidden);
-  EXPECT_EQ(code_of(buffer.record_stream(on)), errc::capture_forbidden);
+  EXPECT_EQ(code_of(buffer.join(on)), errc::capture_forbidden);
   EXPECT_EQ(code_of(buffer.hand_over(on)), errc::capture_forbidden);
   EXPECT_EQ(code_of(other.hand_over(legacy)), errc::capture_forbidden);
   EXPECT_EQ(code_of(copy_between(other, {}, buffer, {}, size_each)), errc::capture_forbidden);

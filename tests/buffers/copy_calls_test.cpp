@@ -57,10 +57,10 @@ class copy_calls : public simulated {
     return outcome ? error{} : outcome.error();
   }
   [[nodiscard]] static error refusal(std::string_view symbol, bytes size) {
-    return {.code = errc::driver_error,
-            .native = CUDA_ERROR_UNKNOWN,
-            .call = symbol,
-            .requested = size};
+    return {{.code = errc::driver_error,
+             .native = CUDA_ERROR_UNKNOWN,
+             .call = symbol,
+             .requested = size}};
   }
 
   std::optional<stream> on;
@@ -98,8 +98,9 @@ TEST_F(copy_calls, what_the_driver_refuses_is_told_with_the_call_and_the_size) {
   EXPECT_EQ(told(call::memcpy_async, 1, [&] { return copy_bytes(to, from, 100_B, *on); }),
             refusal("cuMemcpyAsync", 100_B));
   const auto copied = machine->calls(call::memcpy_async);
-  EXPECT_EQ(told(call::ctx_push_current, 1, [&] { return copy_bytes(to, from, 100_B, *on); }).call,
-            "cuCtxPushCurrent");
+  EXPECT_EQ(
+      told(call::ctx_push_current, 1, [&] { return copy_bytes(to, from, 100_B, *on); }).call(),
+      "cuCtxPushCurrent");
   EXPECT_EQ(machine->calls(call::memcpy_async), copied) << "without a context nothing is copied";
   EXPECT_EQ(told(call::memcpy_peer_async, 1,
                  [&] { return copy_peer(to, gpu(0), from, gpu(0), 100_B, *on); }),
@@ -147,7 +148,7 @@ TEST_F(copy_calls, a_side_that_reaches_over_the_end_of_the_addresses_is_refused)
 TEST_F(copy_calls, devices_of_different_runtimes_are_refused) {
   const auto elsewhere = runtime::open_simulated(machine).value();
   const auto foreign = elsewhere->device(device_id{0}).value();
-  const error refused{.code = errc::invalid_argument, .detail = "devices of different runtimes"};
+  const error refused{{.code = errc::invalid_argument, .detail = "devices of different runtimes"}};
   EXPECT_EQ(copy_peer(to, foreign, from, gpu(), 4_B, *on).error(), refused);
   EXPECT_EQ(copy_peer(to, gpu(), from, foreign, 4_B, *on).error(), refused);
   EXPECT_EQ(copy_peer(to, foreign, from, foreign, 4_B, *on).error(), refused);
@@ -294,7 +295,7 @@ TEST_F(copy_calls, grids_that_cannot_hold_the_box_are_refused_before_the_driver_
   const auto refused = [&](pitched_memory target, const_pitched_memory source, box size) {
     const auto outcome = copy_3d(target, source, size, *on);
     EXPECT_EQ(code_of(outcome), errc::invalid_argument);
-    return outcome ? "" : outcome.error().detail;
+    return outcome ? "" : outcome.error().detail();
   };
   const std::string narrow = "a pitch below the width";
   EXPECT_EQ(refused({to, 15_B, 1}, {from, 16_B, 1}, {16_B, 1, 2}), narrow) << "planes of one row";
@@ -307,7 +308,7 @@ TEST_F(copy_calls, grids_that_cannot_hold_the_box_are_refused_before_the_driver_
   EXPECT_EQ(refused({to, 16_B, 2}, {from, 16_B, 1}, {16_B, 2, 2}), low);
   const auto filled = fill_2d({to, 15_B}, 1, 16_B, 2, *on);
   EXPECT_EQ(code_of(filled), errc::invalid_argument);
-  EXPECT_EQ(filled.error().detail, narrow);
+  EXPECT_EQ(filled.error().detail(), narrow);
   EXPECT_EQ(calls_so_far(), before);
   // One plane has no rows to spare, and one row no pitch.
   WEIR_DONE(copy_3d({to, 32_B, 0}, {from, 16_B, 0}, {16_B, 2, 1}, *on));
@@ -359,11 +360,11 @@ TEST_F(copy_calls, what_the_driver_refuses_of_a_batch_is_told_with_the_item_if_t
   EXPECT_EQ(told(call::memcpy_batch_async, 1, [&] { return copy_batch(items, *on); }),
             refusal("cuMemcpyBatchAsync", 0_B));
   error named = refusal("cuMemcpyAsync", 12_B);
-  named.detail = "item 2";
+  named.set_detail("item 2");
   EXPECT_EQ(
       told(call::memcpy_async, 2, [&] { return copy_batch(items, stream_ref::legacy(gpu())); }),
       named);
-  EXPECT_EQ(told(call::stream_is_capturing, 1, [&] { return copy_batch(items, *on); }).code,
+  EXPECT_EQ(told(call::stream_is_capturing, 1, [&] { return copy_batch(items, *on); }).code(),
             errc::driver_error);
 }
 
@@ -385,7 +386,7 @@ TEST_F(copy_calls, a_driver_may_name_the_item_of_a_batch_that_it_refuses) {
     refused_item = item;
     const auto outcome = copy_batch(items, there);
     EXPECT_EQ(code_of(outcome), errc::driver_error);
-    return outcome ? "" : outcome.error().detail;
+    return outcome ? "" : outcome.error().detail();
   };
   // The driver does not see the item that copies nothing.
   EXPECT_EQ(detail_with(0), "item 1");
@@ -412,15 +413,15 @@ TEST_F(copy_calls, items_of_a_batch_may_touch_but_not_overlap) {
   EXPECT_EQ(with({to + 100, to + 40, 1_B}), std::nullopt);
   EXPECT_EQ(with({to + 100, to + 8, 25_B}), refused) << "a source across a destination";
   EXPECT_EQ(batch({{to, from, 8_B}, {to + 4, from + 8, 8_B}}).error(),
-            (error{.code = refused, .detail = "two destinations overlap"}));
+            (error{{.code = refused, .detail = "two destinations overlap"}}));
   EXPECT_EQ(batch({{to, from, 8_B}, {from + 4, from + 8, 4_B}}).error(),
-            (error{.code = refused, .detail = "source and destination overlap"}));
+            (error{{.code = refused, .detail = "source and destination overlap"}}));
   EXPECT_EQ(batch({{to, from, 8_B}, {nullptr, from + 8, 4_B}}).error(),
-            (error{.code = refused, .requested = 4_B, .detail = "item 1: a null address"}));
+            (error{{.code = refused, .requested = 4_B, .detail = "item 1: a null address"}}));
   EXPECT_EQ(batch({{to, from, 8_B}, {to + 8, nullptr, 4_B}}).error(),
-            (error{.code = refused, .requested = 4_B, .detail = "item 1: a null address"}));
+            (error{{.code = refused, .requested = 4_B, .detail = "item 1: a null address"}}));
   EXPECT_EQ(batch({{to, from, bytes::max()}}).error(),
-            (error{.code = errc::size_overflow, .requested = bytes::max(), .detail = "item 0"}));
+            (error{{.code = errc::size_overflow, .requested = bytes::max(), .detail = "item 0"}}));
 }
 
 }  // namespace

@@ -114,11 +114,12 @@ TEST_P(copies, refuse_what_cannot_be) {
   WEIR_DONE(copy_bytes(first + 2, first, 8_B, on));  // beside each other
   WEIR_DONE(copy_bytes(first, first + 2, 8_B, on));
   EXPECT_EQ(copy_bytes(first + 1, first, 8_B, on).error(),
-            (error{.code = errc::invalid_argument,
-                   .requested = 8_B,
-                   .detail = "source and destination overlap"}));
-  EXPECT_EQ(copy_bytes(first, nullptr, 4_B, on).error(),
-            (error{.code = errc::invalid_argument, .requested = 4_B, .detail = "a null address"}));
+            (error{{.code = errc::invalid_argument,
+                    .requested = 8_B,
+                    .detail = "source and destination overlap"}}));
+  EXPECT_EQ(
+      copy_bytes(first, nullptr, 4_B, on).error(),
+      (error{{.code = errc::invalid_argument, .requested = 4_B, .detail = "a null address"}}));
   std::vector<word> few(63);
   EXPECT_EQ(code_of(weir::copy(some, few, on)), errc::invalid_argument);
   EXPECT_EQ(code_of(fill_bytes(nullptr, 0, 1_B, on)), errc::invalid_argument);
@@ -373,7 +374,7 @@ TEST_P(copies, of_a_batch_are_refused_together) {
   EXPECT_EQ(refused({t + 32, t + 15, 8_B}), errc::invalid_argument);  // another's destination
   EXPECT_EQ(refused({t + 32, t + 33, 8_B}), errc::invalid_argument);  // its own
   const std::array<copy_item, 2> second_is_bad{{{t, f, 4_B}, {nullptr, f, 4_B}}};
-  EXPECT_THAT(copy_batch(second_is_bad, on).error().detail, ::testing::HasSubstr("item 1"));
+  EXPECT_THAT(copy_batch(second_is_bad, on).error().detail(), ::testing::HasSubstr("item 1"));
   EXPECT_THAT(read(to), AllAre(5U));
   EXPECT_EQ(refused({t + 32, f, 64_B}), std::nullopt);  // a source may be read twice
 }

@@ -24,7 +24,7 @@ TEST(sizes_of_elements, go_as_far_as_pointers_can_count) {
   EXPECT_EQ(detail::size_of_elements(largest / 2, 2).value(), bytes{largest - 1});
   const auto refused = detail::size_of_elements(largest / 2 + 1, 2);
   ASSERT_EQ(code_of(refused), errc::size_overflow);
-  EXPECT_EQ(refused.error().detail, "4611686018427387904 elements of 2 B");
+  EXPECT_EQ(refused.error().detail(), "4611686018427387904 elements of 2 B");
   EXPECT_EQ(code_of(detail::size_of_elements(largest + 1, 1)), errc::size_overflow);
   EXPECT_EQ(code_of(detail::size_of_elements(largest, 4)), errc::size_overflow);
 }
@@ -58,6 +58,7 @@ TEST_P(device_buffers, own_memory_of_their_resource) {
     EXPECT_EQ(code_of(one.shrink_to_fit()), errc::moved_from);
     EXPECT_EQ(code_of(one.hand_over(on)), errc::moved_from);
     EXPECT_EQ(code_of(one.record_stream(on)), errc::moved_from);
+    EXPECT_EQ(code_of(one.join(on)), errc::moved_from);
     one = device_buffer::create(from, 1_B, on).value();
     two = device_buffer::create(from, 700_B, on, contents::undefined, 4096_B).value();
     one = std::move(two);  // the old one is freed
@@ -172,11 +173,28 @@ TEST_P(device_buffers, are_freed_behind_a_recorded_stream) {
   const auto guest = make_stream();
   auto held = occupy(guest.handle());
   {
+    const auto one = device_buffer::create(memory(), 4096_B, own).value();
+    WEIR_DONE(one.record_stream(guest));  // before the work that it is for
+    ASSERT_EQ(CUDA_SUCCESS, fill(address_of(one.data()), 3, 1024, guest.handle()));
+  }
+  // Without record_stream() this would get the same memory and race with the guest.
+  auto next = device_buffer::create(memory(), 4096_B, own).value();
+  ASSERT_EQ(CUDA_SUCCESS, fill(address_of(next.data()), 5, 1024, own.handle()));
+  held->finish();
+  EXPECT_THAT(words_of(next.data(), 1024, own), AllAre(5U));
+}
+
+TEST_P(device_buffers, are_freed_behind_a_joined_stream) {
+  const auto own = make_stream();
+  const auto guest = make_stream();
+  auto held = occupy(guest.handle());
+  {
     auto one = device_buffer::create(memory(), 4096_B, own).value();
     ASSERT_EQ(CUDA_SUCCESS, fill(address_of(one.data()), 3, 1024, guest.handle()));
-    WEIR_DONE(one.record_stream(guest));
+    WEIR_DONE(one.join(guest));
+    ASSERT_EQ(CUDA_SUCCESS, increment(address_of(one.data()), 1024, own.handle()));
   }
-  // The same memory again: without record_stream() this would race with the guest.
+  // The same memory again: without join() this would race with the guest.
   auto next = device_buffer::create(memory(), 4096_B, own).value();
   ASSERT_EQ(CUDA_SUCCESS, fill(address_of(next.data()), 5, 1024, own.handle()));
   held->finish();
@@ -219,7 +237,7 @@ TEST_P(device_buffers, copies_between_them_keep_to_their_parts) {
     EXPECT_EQ(words_of(to.data(), 512, on), expected);
     WEIR_DONE(copy_between(to, 2048_B, from, 1024_B, 0_B));
     const auto refused = [](const char* detail) {
-      return error{.code = errc::invalid_argument, .requested = 4_B, .detail = detail};
+      return error{{.code = errc::invalid_argument, .requested = 4_B, .detail = detail}};
     };
     EXPECT_EQ(copy_between(to, 2045_B, from, 0_B, 4_B).error(),
               refused("a copy of 4 B at offset 2045 exceeds the buffer of 2 KiB"));
@@ -277,7 +295,7 @@ TEST_P(device_buffers, vectors_grow_shrink_and_go_from_stream_to_stream) {
   WEIR_DONE(some.hand_over(second));
   EXPECT_TRUE(some.stream() == second);
   ASSERT_EQ(CUDA_SUCCESS, increment(address_of(some.data()), 50, second.handle()));
-  WEIR_DONE(some.record_stream(first));
+  WEIR_DONE(some.join(first));
   held->finish();
   EXPECT_EQ(words_of(some.data(), 50, second), counting(50, 2));
   EXPECT_EQ(some.buffer().size(), 200_B);
@@ -320,7 +338,7 @@ TEST_P(device_buffers, vectors_refuse_what_is_outside) {
   EXPECT_EQ(code_of(some.copy_to(values, 11)), errc::invalid_argument);
   EXPECT_EQ(code_of(some.set(10, 1)), errc::invalid_argument);
   EXPECT_EQ(some.get(10).error(),
-            (error{.code = errc::invalid_argument, .detail = "element 10 of 10"}));
+            (error{{.code = errc::invalid_argument, .detail = "element 10 of 10"}}));
   constexpr auto most = std::numeric_limits<std::size_t>::max();
   EXPECT_EQ(code_of(some.resize(most)), errc::size_overflow);
   EXPECT_EQ(code_of(some.reserve(most / 4 + 2)), errc::size_overflow);
@@ -351,11 +369,11 @@ TEST_P(device_buffers, a_view_of_another_type_checks_size_and_alignment) {
   EXPECT_EQ(code_of(some.span().part(0, 23).value().as<word>()), errc::invalid_argument);
   EXPECT_EQ(code_of(some.span().part(1, 8).value().as<word>()), errc::bad_alignment);
   EXPECT_EQ(some.span().part(20, 5).error(),
-            (error{.code = errc::invalid_argument, .detail = "5 elements from 20 of 24"}));
+            (error{{.code = errc::invalid_argument, .detail = "5 elements from 20 of 24"}}));
   EXPECT_EQ(some.span().part(25, 0).error(),
-            (error{.code = errc::invalid_argument, .detail = "0 elements from 25 of 24"}));
+            (error{{.code = errc::invalid_argument, .detail = "0 elements from 25 of 24"}}));
   EXPECT_EQ(some.span().part(24, 1).error(),
-            (error{.code = errc::invalid_argument, .detail = "element 24 of 24"}));
+            (error{{.code = errc::invalid_argument, .detail = "element 24 of 24"}}));
   auto buffer = some.release();
   WEIR_DONE(buffer.resize(23_B));
   EXPECT_EQ(code_of(device_vector<word>::adopt(std::move(buffer))), errc::invalid_argument);

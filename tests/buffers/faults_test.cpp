@@ -58,7 +58,7 @@ bytes in_use(fresh_machine& on) {
 bool is_refused_free(const error& reported) {
   const std::string_view calls[] = {"cuMemFree", "cuMemFreeHost", "cuMemHostUnregister",
                                     "cuCtxGetCurrent", "cuCtxPushCurrent"};
-  return std::find(std::begin(calls), std::end(calls), reported.call) != std::end(calls);
+  return std::find(std::begin(calls), std::end(calls), reported.call()) != std::end(calls);
 }
 
 /// Runs `work` with its first, second, … driver call failing, until none does. `work` leaves frees
@@ -83,7 +83,7 @@ void sweep(const std::function<result<void>(fresh_machine&)>& work, std::uint64_
     std::vector<error> told = reported;
     if (!outcome) told.push_back(outcome.error());
     EXPECT_LE(told.size(), 1U);
-    for (const error& each : told) EXPECT_EQ(each.native, failure) << each.message();
+    for (const error& each : told) EXPECT_EQ(each.native(), failure) << each.message();
     EXPECT_EQ(on.live(), 0_B);
     if (reported.empty() || !is_refused_free(reported.front())) {
       EXPECT_EQ(in_use(on), before);
@@ -129,7 +129,7 @@ TEST(buffer_faults, buffers_pass_between_streams_or_stay) {
     WEIR_TRY(fill_bytes(one.data(), 2, 4096_B, first));
     WEIR_TRY(one.hand_over(second));
     WEIR_TRY(fill_bytes(one.data(), 3, 4096_B, second));
-    WEIR_TRY(two.record_stream(first));
+    WEIR_TRY(two.join(first));
     WEIR_TRY(first.synchronize());
     return second.synchronize();
   });
@@ -235,15 +235,15 @@ TEST(buffer_faults, a_batch_names_the_item_that_failed) {
                                      {there.data() + 4, reinterpret_cast<const void*>(8), 8_B}};
   const auto refused = copy_batch(items, stream);
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().detail, ::testing::HasSubstr("item 2"));
+  EXPECT_THAT(refused.error().detail(), ::testing::HasSubstr("item 2"));
   EXPECT_TRUE(stream.synchronize());
 }
 
 TEST(buffer_faults, a_lost_device_is_an_error_everywhere_and_the_end_tells_no_more_than_that) {
   using ::testing::ElementsAre;
   const auto lost = [](const char* call) {
-    return ::testing::AllOf(::testing::Field(&error::code, errc::device_lost),
-                            ::testing::Field(&error::call, call));
+    return ::testing::AllOf(::testing::Property(&error::code, errc::device_lost),
+                            ::testing::Property(&error::call, call));
   };
   error_reports heard;
   auto on = std::make_optional<fresh_machine>();
@@ -283,8 +283,8 @@ TEST(buffer_faults, a_registration_that_other_devices_may_use_is_kept_and_told) 
   on.machine->fail(driver::call::mem_host_alloc, 1, driver::CUDA_ERROR_UNKNOWN);
   const auto kept = pinned.close();
   ASSERT_EQ(code_of(kept), errc::driver_error);
-  EXPECT_EQ(kept.error().requested, bytes{raw.size()});
-  EXPECT_EQ(kept.error().detail,
+  EXPECT_EQ(kept.error().requested(), bytes{raw.size()});
+  EXPECT_EQ(kept.error().detail(),
             to_string(bytes{raw.size()}) +
                 " stay registered, because work that may use them could not be waited for; do not "
                 "free this memory");

@@ -24,9 +24,9 @@ class watched_views : public simulated {
 TEST_F(watched_views, what_a_view_shows_races_with_nothing) {
   const auto on = make_stream();
   auto some = unified_buffer<word>::zeroed(granule_words, on).value();
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   touch(some.view().value());
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   EXPECT_THAT(some.view().value().span(), AllAre(3U));
   EXPECT_THAT(machine->hazards(), ::testing::IsEmpty());
 }
@@ -34,7 +34,7 @@ TEST_F(watched_views, what_a_view_shows_races_with_nothing) {
 TEST_F(watched_views, the_unsafe_span_may_race) {
   const auto on = make_stream();
   auto some = unified_buffer<word>::zeroed(granule_words, on).value();
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   machine->host_read(some.unsafe_span().data(), some.size_bytes().count());
   EXPECT_FALSE(machine->hazards().empty());
   machine->clear_hazards();
@@ -43,7 +43,7 @@ TEST_F(watched_views, the_unsafe_span_may_race) {
 TEST_F(watched_views, a_closed_stream_is_still_waited_for) {
   auto on = make_stream();
   auto some = unified_buffer<word>::zeroed(granule_words, on).value();
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   WEIR_DONE(on.close());
   touch(some.view().value());
   EXPECT_THAT(some.view().value().span(), AllAre(2U));
@@ -55,7 +55,7 @@ TEST_F(watched_views, threads_may_ask_at_the_same_time) {
   const auto ask = [&] {
     const auto own = make_stream();
     for (int i = 0; i < 50; ++i) {
-      const auto used = code_of(some.record_stream(own));
+      const auto used = code_of(some.use_on(own));
       EXPECT_TRUE(!used || used == errc::not_ready);
       EXPECT_EQ(some.view().value()[granule_words - 1], 0U);
       EXPECT_TRUE(some.info());
@@ -95,7 +95,7 @@ TEST_F(small_device, may_have_more_managed_memory_than_it_holds) {
   const std::size_t large = 16 * mib / sizeof(word);
   auto some = unified_buffer<word>::zeroed(large, on).value();
   WEIR_DONE(some.prefetch(gpu(), on));
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   {
     const auto view = some.view().value();
     EXPECT_EQ(view[0], 1U);
@@ -120,7 +120,7 @@ TEST_F(no_concurrent_access, a_view_waits_for_all_work_of_the_device) {
   const auto other = make_stream();
   auto some = unified_buffer<word>::zeroed(granule_words, on).value();
   auto elsewhere = unified_buffer<word>::zeroed(granule_words, other).value();
-  launch(elsewhere.record_stream(other).value(), other);  // nothing to do with `some`
+  launch(elsewhere.use_on(other).value(), other);  // nothing to do with `some`
   EXPECT_EQ(code_of(some.try_view()), errc::not_supported);
   touch(some.view().value());
   EXPECT_TRUE(other.is_complete().value());
@@ -134,7 +134,7 @@ TEST_F(no_concurrent_access, no_event_suffices_for_a_view) {
   auto behind = event::create(gpu()).value();
   WEIR_DONE(behind.record(on));
   auto elsewhere = unified_buffer<word>::zeroed(granule_words, other).value();
-  launch(elsewhere.record_stream(other).value(), other);
+  launch(elsewhere.use_on(other).value(), other);
   touch(some.view(behind).value());
   EXPECT_TRUE(other.is_complete().value());
 }
@@ -146,10 +146,10 @@ TEST_F(no_concurrent_access, while_the_host_has_a_view_of_one_buffer_no_other_is
   {
     const auto first = one.view().value();
     auto second = one.view().value();
-    EXPECT_EQ(code_of(two.record_stream(on)), errc::not_ready);
+    EXPECT_EQ(code_of(two.use_on(on)), errc::not_ready);
     EXPECT_EQ(code_of(unified_buffer<word>::zeroed(granule_words, on)), errc::not_ready);
   }
-  EXPECT_TRUE(two.record_stream(on));
+  EXPECT_TRUE(two.use_on(on));
 }
 
 TEST_F(no_concurrent_access, memory_attached_to_the_host_is_the_hosts) {
@@ -157,22 +157,22 @@ TEST_F(no_concurrent_access, memory_attached_to_the_host_is_the_hosts) {
   auto work = unified_buffer<word>::zeroed(granule_words, on).value();
   auto some = unified_buffer<word>::zeroed(granule_words, on, attachment::host).value();
   WEIR_DONE(on.synchronize());
-  launch(work.record_stream(on).value(), on);
+  launch(work.use_on(on).value(), on);
   touch(some.try_view().value());  // while the device works
   EXPECT_FALSE(on.is_complete().value());
-  EXPECT_EQ(code_of(some.record_stream(on)), errc::not_permitted);
+  EXPECT_EQ(code_of(some.use_on(on)), errc::not_permitted);
   WEIR_DONE(some.attach(attachment::global, on));
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   EXPECT_THAT(some.view().value().span(), AllAre(2U));
 }
 
 TEST_F(no_concurrent_access, copies_of_data_can_be_created_while_the_device_works) {
   const auto on = make_stream();
   auto work = unified_buffer<word>::zeroed(granule_words, on).value();
-  launch(work.record_stream(on).value(), on);
+  launch(work.use_on(on).value(), on);
   auto some = unified_buffer<word>::copy_of(counting(granule_words), on).value();
   EXPECT_FALSE(on.is_complete().value());
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   EXPECT_EQ(some.view().value()[granule_words - 1], granule_words);
 }
 
@@ -182,11 +182,11 @@ TEST_F(no_concurrent_access, memory_attached_to_a_stream_is_that_streams) {
   auto some = unified_buffer<word>::zeroed(granule_words, own, attachment::single).value();
   auto work = unified_buffer<word>::zeroed(granule_words, other).value();
   WEIR_DONE(other.synchronize());
-  EXPECT_EQ(code_of(some.record_stream(other)), errc::bad_stream);
-  launch(some.record_stream(own).value(), own);
+  EXPECT_EQ(code_of(some.use_on(other)), errc::bad_stream);
+  launch(some.use_on(own).value(), own);
   EXPECT_EQ(code_of(some.try_view()), errc::not_ready);
   machine->hold(other.handle());
-  launch(work.record_stream(other).value(), other);
+  launch(work.use_on(other).value(), other);
   touch(some.view().value());  // would never return if it waited for the other stream
   EXPECT_FALSE(other.is_complete().value());
   machine->release(other.handle());
@@ -205,20 +205,20 @@ TEST_F(no_concurrent_access,
   auto same = unified_buffer<word>::zeroed(granule_words, on, attachment::single).value();
   {
     const auto view = some.view().value();
-    EXPECT_EQ(code_of(more.record_stream(on)), errc::not_ready);
-    EXPECT_EQ(code_of(same.record_stream(on)), errc::not_ready);
+    EXPECT_EQ(code_of(more.use_on(on)), errc::not_ready);
+    EXPECT_EQ(code_of(same.use_on(on)), errc::not_ready);
     EXPECT_EQ(code_of(unified_buffer<word>::zeroed(granule_words, on)), errc::not_ready);
-    launch(more.record_stream(other).value(), other);
+    launch(more.use_on(other).value(), other);
     touch(view);
   }
   {
     const auto first = some.try_view().value();
     const auto second = same.view().value();
     touch(first);
-    EXPECT_EQ(code_of(more.record_stream(on)), errc::not_ready);
+    EXPECT_EQ(code_of(more.use_on(on)), errc::not_ready);
   }
   WEIR_DONE(other.synchronize());
-  launch(more.record_stream(on).value(), on);
+  launch(more.use_on(on).value(), on);
   EXPECT_THAT(more.view().value().span(), AllAre(2U));
   EXPECT_THAT(machine->hazards(), ::testing::IsEmpty());
 }
@@ -226,14 +226,14 @@ TEST_F(no_concurrent_access,
 TEST_F(no_concurrent_access, the_stream_of_a_single_attachment_may_go) {
   auto own = make_stream();
   auto some = unified_buffer<word>::zeroed(granule_words, own, attachment::single).value();
-  launch(some.record_stream(own).value(), own);
+  launch(some.use_on(own).value(), own);
   WEIR_DONE(own.close());
   EXPECT_THAT(some.view().value().span(), AllAre(1U));  // while no other has its handle
   const auto other = make_stream();
-  EXPECT_EQ(code_of(some.record_stream(other)), errc::bad_stream);
+  EXPECT_EQ(code_of(some.use_on(other)), errc::bad_stream);
   EXPECT_THAT(some.view().value().span(), AllAre(1U));
   WEIR_DONE(some.attach(attachment::single, other));
-  EXPECT_TRUE(some.record_stream(other));
+  EXPECT_TRUE(some.use_on(other));
 }
 
 TEST_F(no_concurrent_access, placement_is_not_supported) {
@@ -295,7 +295,7 @@ TEST_F(older_driver, takes_device_numbers) {
 TEST_F(older_driver, copies_batches_one_by_one) {
   const auto on = make_stream();
   auto some = unified_buffer<word>::copy_of(counting(8), on).value();
-  const auto there = some.record_stream(on).value();
+  const auto there = some.use_on(on).value();
   const std::vector<copy_item> items{{there.data() + 4, there.data(), 8_B},
                                      {there.data() + 6, there.data() + 2, 8_B}};
   WEIR_DONE(copy_batch(items, on));

@@ -33,7 +33,7 @@ class managed_captures : public simulated {
         const foreign_stream captured{gpu(), driver::CU_STREAM_DEFAULT};
         const stream_ref legacy = stream_ref::legacy(gpu());
         std::optional some = make(legacy);
-        launch(some->record_stream(legacy).value(), legacy);
+        launch(some->use_on(legacy).value(), legacy);
         if (done) machine->run_until_idle();
         checked_capture capture{captured, mode};
         act(some, done);
@@ -73,7 +73,7 @@ TEST_F(managed_captures, ResizingOnACapturedStreamIsRefusedAndKeepsTheElements) 
   const auto on = make_stream();
   const auto other = make_stream();
   auto some = make(on);
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   ASSERT_TRUE(some.view());
   checked_capture capture{other};
   EXPECT_EQ(code_of(some.resize(2 * captured_words, other)), errc::capture_forbidden);
@@ -98,7 +98,7 @@ TEST_F(managed_captures, TheEndOfABufferWaitsForWorkFromBeforeTheCapture) {
   const auto far = make_stream(1);  // to free the memory waits for device 0 alone
   for (const stream_ref& each : {near.ref(), far.ref()}) {
     auto some = std::make_optional(make(near));
-    launch(some->record_stream(each).value(), each);
+    launch(some->use_on(each).value(), each);
     checked_capture capture{each, driver::CU_STREAM_CAPTURE_MODE_RELAXED};
     some.reset();
     EXPECT_EQ(capture.end(), 0u);
@@ -110,7 +110,7 @@ TEST_F(managed_captures, AViewWaitsForAStreamThatWasClosedInItsCapture) {
   const auto on = make_stream();
   auto some = make(on);
   auto closing = std::make_optional(make_stream());
-  launch(some.record_stream(*closing).value(), *closing);
+  launch(some.use_on(*closing).value(), *closing);
   {
     const context_scope bound{gpu()};
     ASSERT_EQ(bound.driver().stream_begin_capture(closing->handle(),
@@ -127,7 +127,7 @@ TEST_F(managed_captures, AViewWaitsForAStreamThatWasClosedInItsCapture) {
 TEST_F(managed_captures, AViewOfWhatACapturedStreamUsesIsRefused) {
   const auto on = make_stream();
   auto some = make(on);
-  ASSERT_TRUE(some.record_stream(on));
+  ASSERT_TRUE(some.use_on(on));
   checked_capture capture{on};
   EXPECT_EQ(code_of(some.view()), errc::capture_forbidden);
   EXPECT_EQ(code_of(some.try_view()), errc::capture_forbidden);
@@ -140,7 +140,7 @@ TEST_F(managed_captures, AViewBehindAnEventOfACaptureIsRefusedAndLeavesItValid) 
     SCOPED_TRACE(mode);
     const auto on = make_stream();
     auto some = make(on);
-    ASSERT_TRUE(some.record_stream(on));
+    ASSERT_TRUE(some.use_on(on));
     auto mark = event::create(gpu()).value();
     {
       checked_capture capture{on, mode};

@@ -53,7 +53,7 @@ TEST_F(managed_users, every_use_counts_until_its_stream_is_done) {
   EXPECT_EQ(code_of(some.try_view()), errc::not_ready) << "an attachment is one";
   EXPECT_TRUE(some.view());
   EXPECT_TRUE(on.is_complete().value());
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   EXPECT_EQ(code_of(some.try_view()), errc::not_ready);
   machine->run_until_idle();
   EXPECT_TRUE(some.try_view());
@@ -65,9 +65,9 @@ TEST_F(managed_users, a_view_waits_for_every_stream_and_for_closed_ones) {
   const auto far = make_stream(1);
   auto some = make(first);
   for (const stream_ref& each : {first.ref(), second.ref(), far.ref()})
-    launch({some.record_stream(each).value().data() + (each == far      ? 512
-                                                       : each == second ? 256
-                                                                        : 0),
+    launch({some.use_on(each).value().data() + (each == far      ? 512
+                                                : each == second ? 256
+                                                                 : 0),
             256},
            each);
   WEIR_DONE(first.close());
@@ -85,8 +85,8 @@ TEST_F(managed_users, a_stream_that_closes_leaves_the_other_users_as_they_are) {
   auto second = make_stream();
   auto third = make_stream();  // uses nothing
   auto some = make(first);
-  launch({some.record_stream(first).value().data(), 512}, first);
-  launch({some.record_stream(second).value().data() + 512, 512}, second);
+  launch({some.use_on(first).value().data(), 512}, first);
+  launch({some.use_on(second).value().data() + 512, 512}, second);
   const auto marks = machine->calls(call::event_record);
   WEIR_DONE(third.close());
   EXPECT_EQ(machine->calls(call::event_record), marks);
@@ -102,17 +102,17 @@ TEST_F(managed_users, a_view_behind_an_event_forgets_who_was_recorded) {
   const auto on = make_stream();
   auto some = make(on);
   auto apart = make(on);
-  launch(some.record_stream(passing).value(), passing);
+  launch(some.use_on(passing).value(), passing);
   auto first = event::create(gpu()).value();
   WEIR_DONE(first.record(passing));
   WEIR_DONE(on.wait(first));
-  launch(apart.record_stream(passing).value(), passing);  // nothing to do with `some` either
+  launch(apart.use_on(passing).value(), passing);  // nothing to do with `some` either
   WEIR_DONE(passing.close());
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   auto behind = event::create(gpu()).value();
   WEIR_DONE(behind.record(on));
   auto elsewhere = make(make_stream());
-  launch(elsewhere.record_stream(on).value(), on);  // nothing to do with `some`
+  launch(elsewhere.use_on(on).value(), on);  // nothing to do with `some`
   EXPECT_THAT(some.view(behind).value().span(), AllAre(2U));
   EXPECT_FALSE(on.is_complete().value()) << "only as far as the event";
   EXPECT_EQ(code_of(apart.try_view()), errc::not_ready) << "the closed stream has work left";
@@ -123,7 +123,7 @@ TEST_F(managed_users, a_stream_that_cannot_be_marked_at_its_end_is_waited_for_by
   for (const call failing : {call::event_create, call::event_record}) {
     auto on = make_stream();
     auto some = make(on);
-    launch(some.record_stream(on).value(), on);
+    launch(some.use_on(on).value(), on);
     machine->fail(failing, 1, CUDA_ERROR_UNKNOWN);
     WEIR_DONE(on.close());
     EXPECT_THAT(some.unsafe_span(), AllAre(0U)) << "the end of a stream waits for nothing";
@@ -138,7 +138,7 @@ TEST_F(managed_users, streams_of_another_runtime_are_refused) {
   const auto foreign = stream::create(elsewhere->device(device_id{0}).value()).value();
   const auto on = make_stream();
   auto some = make(on);
-  EXPECT_EQ(code_of(some.record_stream(foreign)), errc::bad_stream);
+  EXPECT_EQ(code_of(some.use_on(foreign)), errc::bad_stream);
   EXPECT_EQ(code_of(some.prefetch(gpu(), foreign)), errc::bad_stream);
   EXPECT_EQ(code_of(some.attach(attachment::host, foreign)), errc::bad_stream);
   EXPECT_EQ(some.attached(), attachment::global);
@@ -163,7 +163,7 @@ TEST_F(managed_users, constant_buffers_are_viewed_and_recorded_too) {
   WEIR_DONE(behind.record(on));
   EXPECT_THAT(some.view(behind).value().span(), AllAre(0U));
   EXPECT_THAT(some.try_view().value().span(), AllAre(0U));
-  const auto elements = some.record_stream(on).value();
+  const auto elements = some.use_on(on).value();
   EXPECT_EQ(elements.data(), some.data());
   EXPECT_EQ(elements.size(), managed_words);
   EXPECT_EQ(some.unsafe_span().data(), some.data());
@@ -175,11 +175,11 @@ TEST_F(managed_users, constant_buffers_are_viewed_and_recorded_too) {
 TEST_F(managed_users, a_view_that_fails_leaves_the_buffer_usable) {
   const auto on = make_stream();
   auto some = make(on);
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   machine->fail(call::event_synchronize, 1, CUDA_ERROR_UNKNOWN);
   machine->fail(call::mem_free, 1, CUDA_ERROR_UNKNOWN);  // the wait for all work fails, too
   EXPECT_EQ(code_of(some.view()), errc::driver_error);
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   machine->fail(call::event_synchronize, 1, CUDA_ERROR_UNKNOWN);
   EXPECT_THAT(some.view().value().span(), AllAre(2U)) << "the wait for all work will do";
 }
@@ -187,7 +187,7 @@ TEST_F(managed_users, a_view_that_fails_leaves_the_buffer_usable) {
 TEST_F(managed_users, resizing_waits_for_those_who_use_the_old_memory) {
   const auto on = make_stream();
   auto some = make(on, attachment::host);
-  launch(some.record_stream(on).value(), on);     // a device with concurrent access may
+  launch(some.use_on(on).value(), on);            // a device with concurrent access may
   WEIR_DONE(some.resize(2 * managed_words, on));  // by the host itself
   const auto view = some.view().value();
   EXPECT_THAT(view.span().first(managed_words), AllAre(1U));
@@ -215,27 +215,27 @@ TEST_F(managed_users, a_resize_that_fails_keeps_the_old_memory) {
 TEST_F(managed_users, closing_waits_and_returns_what_went_wrong) {
   const auto on = make_stream();
   auto some = make(on);
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   WEIR_DONE(some.close());
   EXPECT_TRUE(on.is_complete().value());
   EXPECT_EQ(machine->calls(call::mem_free), 1U);
 
   some = make(on);
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   machine->fail(call::event_synchronize, 1, CUDA_ERROR_UNKNOWN);
   WEIR_DONE(some.close());
   EXPECT_TRUE(on.is_complete().value()) << "by a wait for all work";
   EXPECT_EQ(machine->calls(call::mem_free), 3U);
 
   some = make(on);
-  launch(some.record_stream(on).value(), on);
+  launch(some.use_on(on).value(), on);
   machine->fail(call::event_synchronize, 1, CUDA_ERROR_UNKNOWN);
   machine->fail(call::mem_free, 1, CUDA_ERROR_UNKNOWN);
   const auto kept = some.close();
   ASSERT_EQ(code_of(kept), errc::driver_error);
-  EXPECT_EQ(kept.error().call, "cuMemFree");
-  EXPECT_EQ(kept.error().requested, bytes{managed_words * sizeof(word)});
-  EXPECT_EQ(kept.error().detail,
+  EXPECT_EQ(kept.error().call(), "cuMemFree");
+  EXPECT_EQ(kept.error().requested(), bytes{managed_words * sizeof(word)});
+  EXPECT_EQ(kept.error().detail(),
             "4 KiB stay allocated, because work that may use them could not be waited for");
   EXPECT_EQ(machine->calls(call::mem_free), 5U) << "those of the wait alone";
 
@@ -249,9 +249,9 @@ TEST_F(managed_users, a_stream_that_closes_meanwhile_does_not_wait_for_the_free)
   auto closing = make_stream();
   const auto busy = make_stream();
   auto some = make(busy);
-  launch({some.record_stream(closing).value().data(), 1}, closing);
+  launch({some.use_on(closing).value().data(), 1}, closing);
   machine->hold(busy.handle());
-  launch({some.record_stream(busy).value().data() + 1, 1}, busy);
+  launch({some.use_on(busy).value().data() + 1, 1}, busy);
   const auto waits = machine->calls(call::event_synchronize);
   std::thread freeing{[&] { WEIR_DONE(some.close()); }};
   while (machine->calls(call::event_synchronize) == waits) std::this_thread::yield();
@@ -270,8 +270,8 @@ TEST_F(managed_users, what_a_destructor_cannot_free_is_reported) {
   }
   const auto reports = heard.take();
   ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].code, errc::driver_error);
-  EXPECT_EQ(reports[0].call, "cuMemFree");
+  EXPECT_EQ(reports[0].code(), errc::driver_error);
+  EXPECT_EQ(reports[0].call(), "cuMemFree");
 }
 
 TEST_F(managed_users, a_captured_user_is_waited_for_with_all_work_at_the_end) {
@@ -281,8 +281,8 @@ TEST_F(managed_users, a_captured_user_is_waited_for_with_all_work_at_the_end) {
   const auto& cu = machine->driver();
   {
     auto some = make(on);
-    ASSERT_TRUE(some.record_stream(on));
-    launch(some.record_stream(other).value(), other);
+    ASSERT_TRUE(some.use_on(on));
+    launch(some.use_on(other).value(), other);
     ASSERT_EQ(CUDA_SUCCESS, cu.stream_begin_capture(on.handle(), CU_STREAM_CAPTURE_MODE_GLOBAL));
     WEIR_DONE(some.close());
     EXPECT_EQ(machine->calls(call::mem_free), 2U) << "of the wait, and of the memory";
@@ -344,7 +344,7 @@ TEST_F(managed_users, a_forked_child_is_told_and_touches_nothing) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
   EXPECT_THAT(some.view().value().span(), AllAre(0U)) << "the parent goes on";
-  EXPECT_EQ(code_of(viewed.record_stream(on)), errc::not_ready) << "its view lives";
+  EXPECT_EQ(code_of(viewed.use_on(on)), errc::not_ready) << "its view lives";
 }
 
 // --- Placement -----------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ TEST_F(managed_users, what_the_driver_refuses_is_told) {
   machine->fail(call::mem_prefetch_async, 1, CUDA_ERROR_UNKNOWN);
   const auto refused = some.prefetch(gpu(), on);
   ASSERT_EQ(code_of(refused), errc::driver_error);
-  EXPECT_EQ(refused.error().requested, some.size_bytes());
+  EXPECT_EQ(refused.error().requested(), some.size_bytes());
   machine->fail(call::mem_advise, 1, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(code_of(some.advise_read_mostly()), errc::driver_error);
   for (std::uint64_t nth = 1; nth <= 6; ++nth) {
@@ -568,13 +568,13 @@ TEST_F(exclusive_device, a_refused_view_leaves_all_buffers_usable) {
   auto one = unified_buffer<word>::zeroed(managed_words, on).value();
   auto two = unified_buffer<word>::zeroed(managed_words, on).value();
   EXPECT_EQ(code_of(one.try_view()), errc::not_supported);
-  launch(one.record_stream(on).value(), on);
-  launch(two.record_stream(on).value(), on);
+  launch(one.use_on(on).value(), on);
+  launch(two.use_on(on).value(), on);
   for (int i = 0; i < 2; ++i) {
     machine->fail(call::mem_free, 1, CUDA_ERROR_UNKNOWN);  // of the wait for the device
     EXPECT_EQ(code_of(one.view()), errc::driver_error);
-    launch(one.record_stream(on).value(), on);
-    launch(two.record_stream(on).value(), on);
+    launch(one.use_on(on).value(), on);
+    launch(two.use_on(on).value(), on);
   }
   EXPECT_THAT(one.view().value().span(), AllAre(3U));
   EXPECT_THAT(two.view().value().span(), AllAre(3U));
@@ -587,11 +587,11 @@ TEST_F(exclusive_device, the_last_view_lets_devices_in_again) {
   auto first = std::make_optional(one.view().value());
   auto second = std::make_optional(two.view().value());
   first.reset();
-  EXPECT_EQ(code_of(one.record_stream(on)), errc::not_ready) << "of the other buffer";
-  EXPECT_EQ(code_of(two.record_stream(on)), errc::not_ready);
+  EXPECT_EQ(code_of(one.use_on(on)), errc::not_ready) << "of the other buffer";
+  EXPECT_EQ(code_of(two.use_on(on)), errc::not_ready);
   second.reset();
-  EXPECT_TRUE(one.record_stream(on));
-  EXPECT_TRUE(two.record_stream(on));
+  EXPECT_TRUE(one.use_on(on));
+  EXPECT_TRUE(two.use_on(on));
 }
 
 TEST_F(exclusive_device, the_last_view_of_all_devices_lets_them_in_again) {
@@ -604,14 +604,14 @@ TEST_F(exclusive_device, the_last_view_of_all_devices_lets_them_in_again) {
   auto two = unified_buffer<word>::zeroed(managed_words, elsewhere).value();
   auto first_view = std::make_optional(one.view().value());
   auto second_view = std::make_optional(two.view().value());
-  EXPECT_EQ(code_of(one.record_stream(on)), errc::not_ready);
-  EXPECT_EQ(code_of(two.record_stream(elsewhere)), errc::not_ready);
+  EXPECT_EQ(code_of(one.use_on(on)), errc::not_ready);
+  EXPECT_EQ(code_of(two.use_on(elsewhere)), errc::not_ready);
   second_view.reset();
-  EXPECT_EQ(code_of(one.record_stream(on)), errc::not_ready);
-  EXPECT_EQ(code_of(two.record_stream(elsewhere)), errc::not_ready) << "the host uses the other";
+  EXPECT_EQ(code_of(one.use_on(on)), errc::not_ready);
+  EXPECT_EQ(code_of(two.use_on(elsewhere)), errc::not_ready) << "the host uses the other";
   first_view.reset();
-  EXPECT_TRUE(one.record_stream(on));
-  EXPECT_TRUE(two.record_stream(elsewhere));
+  EXPECT_TRUE(one.use_on(on));
+  EXPECT_TRUE(two.use_on(elsewhere));
 }
 
 TEST_F(exclusive_device, a_view_of_host_memory_refuses_nobody_else) {
@@ -619,17 +619,17 @@ TEST_F(exclusive_device, a_view_of_host_memory_refuses_nobody_else) {
   auto shared = unified_buffer<word>::zeroed(managed_words, on).value();
   const auto mine = unified_buffer<word>::zeroed(managed_words, on, attachment::host).value();
   const auto view = mine.view().value();
-  EXPECT_TRUE(shared.record_stream(on));
+  EXPECT_TRUE(shared.use_on(on));
 }
 
 TEST_F(exclusive_device, an_event_is_not_enough_for_the_memory_of_a_stream) {
   const auto own = make_stream();
   auto some = unified_buffer<word>::zeroed(managed_words, own, attachment::single).value();
-  launch(some.record_stream(own).value(), own);
+  launch(some.use_on(own).value(), own);
   auto behind = event::create(gpu()).value();
   WEIR_DONE(behind.record(own));
   auto elsewhere = unified_buffer<word>::zeroed(managed_words, own).value();
-  launch(elsewhere.record_stream(own).value(), own);
+  launch(elsewhere.use_on(own).value(), own);
   EXPECT_THAT(some.view(behind).value().span(), AllAre(1U));
   EXPECT_TRUE(own.is_complete().value()) << "all work of its stream matters";
 }
@@ -649,10 +649,10 @@ TEST_F(exclusive_device, the_memory_of_a_stream_is_not_resized_on_another) {
 TEST_F(exclusive_device, a_device_may_use_what_is_the_hosts_no_more) {
   const auto on = make_stream();
   auto some = unified_buffer<word>::copy_of(counting(managed_words), on, attachment::host).value();
-  EXPECT_EQ(code_of(some.record_stream(on)), errc::not_permitted);
+  EXPECT_EQ(code_of(some.use_on(on)), errc::not_permitted);
   WEIR_DONE(some.attach(attachment::single, on));
-  EXPECT_EQ(code_of(some.record_stream(make_stream())), errc::bad_stream);
-  launch(some.record_stream(on).value(), on);
+  EXPECT_EQ(code_of(some.use_on(make_stream())), errc::bad_stream);
+  launch(some.use_on(on).value(), on);
   EXPECT_EQ(some.view().value()[managed_words - 1], managed_words);
 }
 

@@ -50,7 +50,7 @@ TEST_F(managed_waits, AViewWaitsForTheDefaultStreamOfAnotherThread) {
   auto some = make(make_stream());
   std::thread{[&] {
     const stream_ref own = stream_ref::per_thread(gpu());
-    launch(some.record_stream(own).value(), own);
+    launch(some.use_on(own).value(), own);
   }}.join();
   EXPECT_EQ(code_of(some.try_view()), errc::not_supported) << "only waiting can tell";
   const auto view = some.view().value();
@@ -61,9 +61,9 @@ TEST_F(managed_waits, AViewWaitsForTheDefaultStreamOfAnotherThread) {
 TEST_F(managed_waits, TheDefaultStreamsOfTwoThreadsAreTwoUsers) {
   auto some = make(make_stream());
   const stream_ref own = stream_ref::per_thread(gpu());
-  launch({some.record_stream(own).value().data(), waited_words / 2}, own);
+  launch({some.use_on(own).value().data(), waited_words / 2}, own);
   std::thread{[&] {
-    launch({some.record_stream(own).value().data() + waited_words / 2, waited_words / 2}, own);
+    launch({some.use_on(own).value().data() + waited_words / 2, waited_words / 2}, own);
   }}.join();
   WEIR_DONE(own.synchronize());
   const auto view = some.view().value();
@@ -74,7 +74,7 @@ TEST_F(managed_waits, TheDefaultStreamsOfTwoThreadsAreTwoUsers) {
 TEST_F(managed_waits, TheDefaultStreamOfThisThreadIsAskedAlone) {
   auto some = make(make_stream());
   const stream_ref own = stream_ref::per_thread(gpu());
-  launch(some.record_stream(own).value(), own);
+  launch(some.use_on(own).value(), own);
   EXPECT_EQ(code_of(some.try_view()), errc::not_ready);
   WEIR_DONE(own.synchronize());
   const auto frees = machine->calls(call::mem_free);
@@ -86,7 +86,7 @@ TEST_F(managed_waits, ABufferThatEndsOnAnotherThreadIsFreedBehindItsWork) {
   std::optional some = make(make_stream());
   std::thread{[&] {
     const stream_ref own = stream_ref::per_thread(gpu());
-    launch(some->record_stream(own).value(), own);
+    launch(some->use_on(own).value(), own);
   }}.join();
   some.reset();  // freed in use, were it not for the wait
 }
@@ -98,16 +98,16 @@ TEST_F(managed_waits, AViewHoldsUpNoStreamAndNoOtherCall) {
   auto unrelated = make_stream();
   auto some = make(busy);
   machine->hold(busy.handle());
-  launch(some.record_stream(busy).value(), busy);
+  launch(some.use_on(busy).value(), busy);
   while_waiting(
       busy, [&] { EXPECT_THAT(some.view().value().span(), AllAre(1U)); },
       [&] {
         WEIR_DONE(unrelated.close());
-        EXPECT_EQ(code_of(some.record_stream(busy)), errc::not_ready);
+        EXPECT_EQ(code_of(some.use_on(busy)), errc::not_ready);
         EXPECT_EQ(code_of(some.try_view()), errc::not_ready);
         EXPECT_EQ(some.attached(), attachment::global);
       });
-  EXPECT_TRUE(some.record_stream(busy)) << "the view is over";
+  EXPECT_TRUE(some.use_on(busy)) << "the view is over";
 }
 
 TEST_F(managed_waits, ResizingHoldsUpNoStream) {
@@ -116,7 +116,7 @@ TEST_F(managed_waits, ResizingHoldsUpNoStream) {
   auto unrelated = make_stream();
   auto some = make(busy);
   machine->hold(busy.handle());
-  launch(some.record_stream(busy).value(), busy);
+  launch(some.use_on(busy).value(), busy);
   while_waiting(
       busy, [&] { WEIR_DONE(some.resize(2 * waited_words, on)); },
       [&] { WEIR_DONE(unrelated.close()); });
@@ -129,14 +129,14 @@ TEST_F(managed_waits, AForkedChildIsToldThatTheDriverIsGone) {
   const auto busy = make_stream();
   auto some = make(busy);
   machine->hold(busy.handle());
-  launch(some.record_stream(busy).value(), busy);
+  launch(some.use_on(busy).value(), busy);
   while_waiting(
       busy, [&] { EXPECT_TRUE(some.view()); },
       [&] {
         const pid_t child = ::fork();
         if (child == 0) {
           ::alarm(60);  // a child that hangs is killed
-          const std::optional<errc> codes[] = {code_of(some.record_stream(busy)),
+          const std::optional<errc> codes[] = {code_of(some.use_on(busy)),
                                                code_of(some.try_view()),
                                                code_of(some.view()),
                                                code_of(some.resize(10, busy)),
@@ -170,14 +170,14 @@ TEST_F(two_exclusive_devices, AViewWaitsForBothAndKeepsStreamsOfBothAway) {
   const auto there = make_stream(1);
   auto some = unified_buffer<word>::create(waited_words, here).value();
   auto other = unified_buffer<word>::zeroed(waited_words, there).value();
-  launch(other.record_stream(there).value(), there);
+  launch(other.use_on(there).value(), there);
   {
     const auto view = some.view().value();
     machine->host_write(view.data(), waited_words * sizeof(word));
     EXPECT_TRUE(there.is_complete().value()) << "the other device was waited for";
-    EXPECT_EQ(code_of(other.record_stream(there)), errc::not_ready);
+    EXPECT_EQ(code_of(other.use_on(there)), errc::not_ready);
   }
-  EXPECT_TRUE(other.record_stream(there));
+  EXPECT_TRUE(other.use_on(there));
 }
 
 TEST_F(two_exclusive_devices, MemoryOfADestroyedStreamIsGlobalAgain) {
@@ -188,7 +188,7 @@ TEST_F(two_exclusive_devices, MemoryOfADestroyedStreamIsGlobalAgain) {
     const auto owner = make_stream();
     WEIR_DONE(some.attach(attachment::single, owner));
   }
-  launch(other.record_stream(on).value(), on);
+  launch(other.use_on(on).value(), on);
   const auto view = some.view().value();
   EXPECT_TRUE(on.is_complete().value()) << "all work of the device matters again";
 }

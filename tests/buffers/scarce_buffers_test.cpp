@@ -42,7 +42,8 @@ TEST_F(scarce_buffers, DeviceBuffersLoseNothing) {
     met(first->resize(128_KiB));
     met(first->reserve(256_KiB));
     met(first->shrink_to_fit());
-    met(first->record_stream(two));
+    met(first->join(two));
+    met(first->record_stream(far));
     met(copy_between(*second, 0_B, *first, 0_B, 4_KiB));
     met(copy_between(*second, 1_MiB, *first, 0_B, 4_KiB), errc::invalid_argument);
     std::array<std::byte, 64> values{};
@@ -105,6 +106,7 @@ TEST_F(scarce_buffers, PinnedAndMappedMemoryLosesNothing) {
     if (!met(pool)) return;
     auto pinned = pinned_buffer<int>::zeroed(*pool, 64, one);
     if (met(pinned)) met(pinned->record_stream(two));
+    if (pinned) met(pinned->join(two));
     if (pinned) met(pinned->hand_over(two));
     auto mapped = mapped_buffer<int>::create(gpu(), 64);
     if (met(mapped)) met(mapped->close());
@@ -156,8 +158,8 @@ class scarce_unified_buffers : public scarce_machine {
     auto some = unified_buffer<int>::zeroed(1024, one);
     if (!met(some)) return;
     auto passing = stream::create(gpu());
-    if (met(passing) && met(some->record_stream(*passing))) work(*passing);
-    met(some->record_stream(far));
+    if (met(passing) && met(some->use_on(*passing))) work(*passing);
+    met(some->use_on(far));
     if (passing) met(passing->close());
     const auto early = some->try_view();
     EXPECT_FALSE(early);
@@ -170,13 +172,13 @@ class scarce_unified_buffers : public scarce_machine {
       met(some->info());
     }
     met(some->view());
-    met(some->record_stream(two));
+    met(some->use_on(two));
     auto behind = event::create(gpu());
     if (met(behind) && met(behind->record(two))) met(some->view(*behind));
     met(some->attach(attachment::host, one));
     met(some->attach(attachment::global, one));
     met(some->resize(2048, one));
-    met(some->record_stream(one));
+    met(some->use_on(one));
     if (concurrent) met(some->close());
   }
 };

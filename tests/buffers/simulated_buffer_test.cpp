@@ -123,10 +123,10 @@ TEST_F(simulated_buffers, one_stream_waits_for_the_other_with_one_event) {
   auto one = device_buffer::create(make_memory(), 1024_B, own).value();
   const auto before = machine->calls();
   WEIR_DONE(one.hand_over(own));
-  WEIR_DONE(one.record_stream(own));
+  WEIR_DONE(one.join(own));
   EXPECT_EQ(machine->calls(), before) << "a stream need not wait for itself";
   const auto far = make_stream(1);
-  WEIR_DONE(one.record_stream(far));
+  WEIR_DONE(one.join(far));
   launch({static_cast<word*>(one.data()), 256}, own);
   machine->fail(call::event_record, 1, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(code_of(one.hand_over(guest)), errc::driver_error);
@@ -135,7 +135,7 @@ TEST_F(simulated_buffers, one_stream_waits_for_the_other_with_one_event) {
   EXPECT_EQ(code_of(one.hand_over(guest)), errc::driver_error);
   EXPECT_TRUE(one.stream() == own);
   machine->fail(call::stream_wait_event, 1, CUDA_ERROR_UNKNOWN);
-  EXPECT_EQ(code_of(one.record_stream(guest)), errc::driver_error);
+  EXPECT_EQ(code_of(one.join(guest)), errc::driver_error);
   WEIR_DONE(one.hand_over(guest));
   EXPECT_TRUE(one.stream() == guest);
 }
@@ -344,7 +344,7 @@ TEST_F(simulated_buffers, mapped_memory_that_fails_is_told) {
   machine->fail(call::mem_host_alloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
   const auto refused = mapped_buffer<word>::create(gpu(), 100);
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_EQ(refused.error().requested, 400_B);
+  EXPECT_EQ(refused.error().requested(), 400_B);
   machine->fail(call::mem_host_get_device_pointer, 1, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(code_of(mapped_buffer<word>::create(gpu(), 100)), errc::driver_error);
   EXPECT_EQ(machine->calls(call::mem_free_host), 1U) << "it went back";
@@ -361,7 +361,7 @@ TEST_F(simulated_buffers, mapped_memory_that_fails_is_told) {
       const auto passing = std::move(some);
     const auto reports = heard.take();
     ASSERT_THAT(reports, SizeIs(1));
-    EXPECT_EQ(reports[0].call, "cuMemFreeHost");
+    EXPECT_EQ(reports[0].call(), "cuMemFreeHost");
   }
 }
 
@@ -473,27 +473,27 @@ TEST_F(simulated_buffers, a_registration_that_fails_is_told) {
   const auto raw = std::as_writable_bytes(std::span{values});
   auto pinned = registered_memory::create(gpu(), raw).value();
   const auto twice = registered_memory::create(gpu(), raw);
-  EXPECT_EQ(twice.error(), (error{.code = errc::already_mapped,
-                                  .native = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
-                                  .call = "cuMemHostRegister",
-                                  .requested = 4096_B}));
+  EXPECT_EQ(twice.error(), (error{{.code = errc::already_mapped,
+                                   .native = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+                                   .call = "cuMemHostRegister",
+                                   .requested = 4096_B}}));
   machine->fail(call::mem_host_unregister, 1, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(code_of(pinned.close()), errc::driver_error);
   EXPECT_FALSE(pinned);
   EXPECT_EQ(CUDA_SUCCESS, machine->driver().mem_host_unregister(values.data()));
   machine->fail(call::mem_host_register, 1, CUDA_ERROR_OUT_OF_MEMORY);
   const auto refused = registered_memory::create(gpu(), raw);
-  EXPECT_EQ(refused.error(), (error{.code = errc::out_of_memory,
-                                    .native = CUDA_ERROR_OUT_OF_MEMORY,
-                                    .call = "cuMemHostRegister",
-                                    .requested = 4096_B}));
+  EXPECT_EQ(refused.error(), (error{{.code = errc::out_of_memory,
+                                     .native = CUDA_ERROR_OUT_OF_MEMORY,
+                                     .call = "cuMemHostRegister",
+                                     .requested = 4096_B}}));
   {
     const auto passing = registered_memory::create(gpu(), raw).value();
     machine->fail(call::mem_host_unregister, 1, CUDA_ERROR_UNKNOWN);
   }
   const auto reports = heard.take();
   ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].call, "cuMemHostUnregister");
+  EXPECT_EQ(reports[0].call(), "cuMemHostUnregister");
   EXPECT_EQ(CUDA_SUCCESS, machine->driver().mem_host_unregister(values.data()));
 }
 

@@ -111,7 +111,7 @@ TEST_F(staging, an_upload_whose_event_fails_waits_for_what_it_queued) {
   machine->fail(call::event_record, 2, CUDA_ERROR_UNKNOWN);
   const auto failed = stage->upload(there.data(), std::as_bytes(std::span{values}));
   ASSERT_EQ(code_of(failed), errc::driver_error);
-  EXPECT_EQ(failed.error().call, "cuEventRecord");
+  EXPECT_EQ(failed.error().call(), "cuEventRecord");
   EXPECT_EQ(arrived(values), 2 * piece_words) << "nobody could tell later when the half is free";
   const auto others = counting(staged_words, 1000);
   WEIR_DONE(stage->upload(there.data(), std::as_bytes(std::span{others})));
@@ -124,7 +124,7 @@ TEST_F(staging, a_download_whose_event_fails_waits_for_what_it_queued) {
   machine->fail(call::event_record, 1, CUDA_ERROR_UNKNOWN);
   const auto failed = stage->download(std::as_writable_bytes(std::span{back}), there.data());
   ASSERT_EQ(code_of(failed), errc::driver_error);
-  EXPECT_EQ(failed.error().call, "cuEventRecord");
+  EXPECT_EQ(failed.error().call(), "cuEventRecord");
   EXPECT_TRUE(on->is_complete().value());
   EXPECT_THAT(back, AllAre(9U)) << "nothing was read";
   WEIR_DONE(stage->download(std::as_writable_bytes(std::span{back}), there.data()));
@@ -136,11 +136,11 @@ TEST_F(staging, a_copy_that_fails_is_told) {
   machine->fail(call::memcpy_async, 2, CUDA_ERROR_UNKNOWN);
   const auto up = stage->upload(there.data(), std::as_bytes(std::span{back}));
   ASSERT_EQ(code_of(up), errc::driver_error);
-  EXPECT_EQ(up.error().requested, stage->chunk());
+  EXPECT_EQ(up.error().requested(), stage->chunk());
   machine->fail(call::memcpy_async, 2, CUDA_ERROR_UNKNOWN);
   const auto down = stage->download(std::as_writable_bytes(std::span{back}), there.data());
   ASSERT_EQ(code_of(down), errc::driver_error);
-  EXPECT_EQ(down.error().requested, stage->chunk());
+  EXPECT_EQ(down.error().requested(), stage->chunk());
 }
 
 TEST_F(staging, nothing_is_touched_where_a_side_cannot_be) {

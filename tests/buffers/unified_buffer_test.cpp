@@ -24,7 +24,7 @@ class unified_buffers : public buffers_test {
     }
   }
   void queue_increment(unified_buffer<word>& buffer, const stream_ref& on) {
-    const auto elements = buffer.record_stream(on).value();
+    const auto elements = buffer.use_on(on).value();
     ASSERT_EQ(CUDA_SUCCESS, increment(address_of(elements.data()), elements.size(), on.handle()));
   }
 };
@@ -178,13 +178,13 @@ TEST_P(unified_buffers, while_the_host_has_a_view_devices_are_refused) {
   {
     auto first = some.view().value();
     auto second = some.view().value();  // the host may have two
-    EXPECT_EQ(code_of(some.record_stream(on)), errc::not_ready);
+    EXPECT_EQ(code_of(some.use_on(on)), errc::not_ready);
     EXPECT_EQ(code_of(some.prefetch(gpu(), on)), errc::not_ready);
     EXPECT_EQ(code_of(some.attach(attachment::host, on)), errc::not_ready);
     first = std::move(second);
-    EXPECT_EQ(code_of(some.record_stream(on)), errc::not_ready);
+    EXPECT_EQ(code_of(some.use_on(on)), errc::not_ready);
   }
-  EXPECT_TRUE(some.record_stream(on));
+  EXPECT_TRUE(some.use_on(on));
 }
 
 TEST_P(unified_buffers, a_view_keeps_the_memory_alive) {
@@ -200,7 +200,7 @@ TEST_P(unified_buffers, a_view_keeps_the_memory_alive) {
   EXPECT_EQ(code_of(some.try_view()), errc::moved_from);
   EXPECT_EQ(code_of(std::as_const(some).view()), errc::moved_from);
   EXPECT_EQ(code_of(std::as_const(some).try_view()), errc::moved_from);
-  EXPECT_EQ(code_of(some.record_stream(on)), errc::moved_from);
+  EXPECT_EQ(code_of(some.use_on(on)), errc::moved_from);
   EXPECT_EQ(code_of(some.prefetch(gpu(), on)), errc::moved_from);
   EXPECT_EQ(code_of(some.advise_read_mostly()), errc::moved_from);
   EXPECT_EQ(code_of(some.advise_preferred(std::nullopt)), errc::moved_from);
@@ -352,7 +352,7 @@ TEST_P(unified_buffers, two_devices_take_turns) {
   auto some = unified_buffer<word>::copy_of(counting(1000), first).value();
   queue_increment(some, first);
   WEIR_DONE(first.synchronize());
-  const auto there = some.record_stream(second).value();
+  const auto there = some.use_on(second).value();
   WEIR_DONE(copy_bytes(there.data(), there.data() + 500, 2000_B, second));
   const auto view = some.view().value();  // waits for both
   EXPECT_EQ(view[0], 501U);

@@ -41,9 +41,9 @@ class c_arguments : public c_memory {
     ASSERT_OK(weir_event_create(runtime, 0, 0, &event));
     ASSERT_OK(weir_pool_create(memory, "pool", weir_pool_exportable, &pool));
     ASSERT_OK(weir_stream_pool_create(runtime, 0, &shared_pool, &stream_pool));
-    ASSERT_OK(weir_bin_pool_create(runtime, 0, WEIR_NO_LIMIT, &block_pool));
+    ASSERT_OK(weir_bin_pool_create(runtime, 0, nullptr, &block_pool));
     ASSERT_OK(weir_buffer_pool_create(nullptr, &buffer_pool));
-    ASSERT_OK(weir_buffer_create(memory, 4096, stream, &buffer));
+    ASSERT_OK(weir_buffer_create(memory, 4096, 0, stream, &buffer));
     ASSERT_OK(
         weir_buffer_create_managed(runtime, 0, 4096, 0, weir_attach_global, stream, &managed));
     ASSERT_OK(weir_snapshot_take(memory, &snapshot));
@@ -76,10 +76,10 @@ class c_arguments : public c_memory {
                               return weir_capture_begin(memory, other, into);
                             }),
                             weir_capture_close);
-    close_one<weir_capture_notice>("capture notice", made<weir_capture_notice>([&](auto** into) {
-                                     return weir_capture_notice_open(memory, into);
-                                   }),
-                                   weir_capture_notice_close);
+    close_one<weir_capture_guard>("capture notice", made<weir_capture_guard>([&](auto** into) {
+                                    return weir_capture_guard_open(memory, into);
+                                  }),
+                                  weir_capture_guard_close);
     close_one<weir_snapshot>("snapshot", made<weir_snapshot>([&](auto** into) {
                                return weir_snapshot_take(memory, into);
                              }),
@@ -90,7 +90,7 @@ class c_arguments : public c_memory {
         }),
         [](weir_stream_pool* handle) { return weir_stream_pool_close(handle, nullptr); });
     close_one<weir_block_pool>("block pool", made<weir_block_pool>([&](auto** into) {
-                                 return weir_bin_pool_create(runtime, 0, 0, into);
+                                 return weir_bin_pool_create(runtime, 0, nullptr, into);
                                }),
                                weir_block_pool_close);
     close_one<weir_buffer_pool>("buffer pool", made<weir_buffer_pool>([&](auto** into) {
@@ -221,9 +221,9 @@ TEST_F(c_arguments, are_a_runtime_where_one_is_needed) {
       WEIR_HANDLE_ROW(runtime, "runtime",
                       weir_stream_pool_import(bad, 0, -1, handle_out<weir_stream_pool>())),
       WEIR_HANDLE_ROW(runtime, "runtime",
-                      weir_bin_pool_create(bad, 0, 0, handle_out<weir_block_pool>())),
+                      weir_bin_pool_create(bad, 0, nullptr, handle_out<weir_block_pool>())),
       WEIR_HANDLE_ROW(runtime, "runtime",
-                      weir_pinned_pool_create(bad, 0, 0, handle_out<weir_block_pool>())),
+                      weir_pinned_pool_create(bad, 0, nullptr, handle_out<weir_block_pool>())),
       WEIR_HANDLE_ROW(runtime, "runtime",
                       weir_buffer_create_plain(bad, 0, 1, handle_out<weir_buffer>())),
       WEIR_HANDLE_ROW(runtime, "runtime",
@@ -272,13 +272,15 @@ TEST_F(c_arguments, are_a_stream_where_one_is_needed) {
       WEIR_STREAM_ROW(weir_capture_begin(memory, bad, handle_out<weir_capture>())),
       WEIR_STREAM_ROW(weir_stream_pool_deallocate(stream_pool, block, bad)),
       WEIR_STREAM_ROW(weir_stream_pool_deallocate_sized(stream_pool, block, 1, bad)),
+      WEIR_STREAM_ROW(weir_stream_pool_record_stream(stream_pool, block, bad)),
       WEIR_STREAM_ROW(weir_stream_pool_import_pointer(stream_pool, bytes64, bad, &out, &number)),
       WEIR_STREAM_ROW(weir_block_pool_deallocate(block_pool, block, bad)),
       WEIR_STREAM_ROW(weir_block_pool_record_stream(block_pool, block, bad)),
       WEIR_STREAM_ROW(weir_block_pool_release_stream(block_pool, bad)),
-      WEIR_STREAM_ROW(weir_buffer_create(memory, 1, bad, handle_out<weir_buffer>())),
+      WEIR_STREAM_ROW(weir_buffer_create(memory, 1, 0, bad, handle_out<weir_buffer>())),
       WEIR_STREAM_ROW(weir_buffer_record_stream(buffer, bad)),
-      WEIR_STREAM_ROW(weir_buffer_record_stream(managed, bad)),
+      WEIR_STREAM_ROW(weir_buffer_join(buffer, bad)),
+      WEIR_STREAM_ROW(weir_buffer_use_on(managed, bad)),
       WEIR_STREAM_ROW(weir_buffer_hand_over(buffer, bad)),
       WEIR_STREAM_ROW(
           weir_buffer_create_managed(runtime, 0, 1, 0, 0, bad, handle_out<weir_buffer>())),
@@ -311,6 +313,12 @@ TEST_F(c_arguments, are_an_allocator_where_one_is_needed) {
       WEIR_HANDLE_ROW(allocator, "allocator",
                       weir_allocator_deallocate_sized(bad, block, 2 * mib, stream)),
       WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_free(bad, block)),
+      WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_reset_counters(bad)),
+      WEIR_HANDLE_ROW(allocator, "allocator",
+                      weir_allocator_get_block_streams(bad, block, nullptr, 0, &number)),
+      WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_allocate_cached(bad, 1, stream, &out)),
+      WEIR_HANDLE_ROW(allocator, "allocator",
+                      weir_buffer_create_copy(bad, &number, 8, stream, handle_out<weir_buffer>())),
       WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_record_stream(bad, block, stream)),
       WEIR_HANDLE_ROW(allocator, "allocator",
                       weir_allocator_deallocate_native(bad, block, nullptr)),
@@ -376,12 +384,12 @@ TEST_F(c_arguments, are_an_allocator_where_one_is_needed) {
       WEIR_HANDLE_ROW(allocator, "allocator",
                       weir_capture_begin(bad, stream, handle_out<weir_capture>())),
       WEIR_HANDLE_ROW(allocator, "allocator",
-                      weir_capture_notice_open(bad, handle_out<weir_capture_notice>())),
+                      weir_capture_guard_open(bad, handle_out<weir_capture_guard>())),
       WEIR_HANDLE_ROW(allocator, "allocator", weir_snapshot_take(bad, handle_out<weir_snapshot>())),
       WEIR_HANDLE_ROW(allocator, "allocator",
                       weir_recorder_start(bad, "/dev/null", nullptr, handle_out<weir_recorder>())),
       WEIR_HANDLE_ROW(allocator, "allocator",
-                      weir_buffer_create(bad, 1, stream, handle_out<weir_buffer>())),
+                      weir_buffer_create(bad, 1, 0, stream, handle_out<weir_buffer>())),
       WEIR_HANDLE_ROW(allocator, "allocator",
                       weir_allocator_export_block(bad, block, nullptr, 0, &number, &number)),
       WEIR_HANDLE_ROW(allocator, "allocator",
@@ -409,7 +417,7 @@ TEST_F(c_arguments, are_a_pool_or_a_capture_where_one_is_needed) {
       WEIR_HANDLE_ROW(pool, "pool",
                       weir_shared_allocate(memory, bad, 1, stream, handle_out<weir_shared>())),
       WEIR_HANDLE_ROW(capture, "capture", weir_capture_end(bad)),
-      WEIR_HANDLE_ROW(capture, "capture", weir_capture_keep_with(bad, &number)),
+      WEIR_HANDLE_ROW(capture, "capture", weir_capture_tie_to_graph(bad, &number)),
       WEIR_HANDLE_ROW(capture, "capture", weir_capture_get_pool(bad, handle_out<weir_pool>())),
   });
 }
@@ -437,6 +445,9 @@ TEST_F(c_arguments, are_a_stream_pool_where_one_is_needed) {
       WEIR_HANDLE_ROW(stream_pool, "stream pool",
                       weir_stream_pool_deallocate_sized(bad, block, 1, stream)),
       WEIR_HANDLE_ROW(stream_pool, "stream pool", weir_stream_pool_get_native(bad, &out)),
+      WEIR_HANDLE_ROW(stream_pool, "stream pool", weir_stream_pool_get_device(bad, &whole)),
+      WEIR_HANDLE_ROW(stream_pool, "stream pool",
+                      weir_stream_pool_record_stream(bad, block, stream)),
       WEIR_HANDLE_ROW(stream_pool, "stream pool",
                       weir_stream_pool_get_stats(bad, info_out<weir_stream_pool_stats>())),
       WEIR_HANDLE_ROW(stream_pool, "stream pool", weir_stream_pool_get_attribute(bad, 1, &number)),
@@ -457,6 +468,10 @@ TEST_F(c_arguments, are_a_block_pool_where_one_is_needed) {
   expect_refused({
       WEIR_HANDLE_ROW(block_pool, "block pool", weir_block_pool_deallocate(bad, block, stream)),
       WEIR_HANDLE_ROW(block_pool, "block pool", weir_block_pool_free(bad, block)),
+      WEIR_HANDLE_ROW(block_pool, "block pool", weir_block_pool_get_device(bad, &whole)),
+      WEIR_HANDLE_ROW(block_pool, "block pool", weir_block_pool_get_threshold(bad, &number)),
+      WEIR_HANDLE_ROW(block_pool, "block pool",
+                      weir_buffer_create_pooled(bad, 1, 0, stream, handle_out<weir_buffer>())),
       WEIR_HANDLE_ROW(block_pool, "block pool", weir_block_pool_record_stream(bad, block, stream)),
       WEIR_HANDLE_ROW(block_pool, "block pool", weir_block_pool_release_stream(bad, stream)),
       WEIR_HANDLE_ROW(block_pool, "block pool",
@@ -475,6 +490,8 @@ TEST_F(c_arguments, are_a_buffer_where_one_is_needed) {
       WEIR_HANDLE_ROW(buffer, "buffer", weir_buffer_resize(bad, 1)),
       WEIR_HANDLE_ROW(buffer, "buffer", weir_buffer_hand_over(bad, stream)),
       WEIR_HANDLE_ROW(buffer, "buffer", weir_buffer_record_stream(bad, stream)),
+      WEIR_HANDLE_ROW(buffer, "buffer", weir_buffer_join(bad, stream)),
+      WEIR_HANDLE_ROW(buffer, "buffer", weir_buffer_use_on(bad, stream)),
       WEIR_HANDLE_ROW(buffer, "buffer", weir_buffer_begin_host(bad)),
       WEIR_HANDLE_ROW(buffer, "buffer", weir_buffer_begin_host_after(bad, event)),
       WEIR_HANDLE_ROW(buffer, "buffer", weir_buffer_try_begin_host(bad)),
@@ -530,7 +547,7 @@ TEST_F(c_arguments, are_of_a_link_where_one_is_needed) {
   });
   for (weir_error code :
        {weir_imported_close(nullptr), weir_link_close(nullptr), weir_offer_close(nullptr),
-        weir_recorder_stop(nullptr), weir_stream_pool_close(nullptr, &number)})
+        weir_recorder_close(nullptr), weir_stream_pool_close(nullptr, &number)})
     EXPECT_EQ(code, weir_ok);
 }
 
@@ -634,7 +651,7 @@ TEST_F(c_arguments, that_are_written_through_must_not_be_null) {
       {"suspended", [&] { return weir_allocator_is_address_suspended(memory, block, nullptr); }},
       {"id", [&] { return weir_pool_get_id(pool, nullptr); }},
       {"capture", [&] { return weir_capture_begin(memory, stream, nullptr); }},
-      {"notice", [&] { return weir_capture_notice_open(memory, nullptr); }},
+      {"guard", [&] { return weir_capture_guard_open(memory, nullptr); }},
       {"snapshot", [&] { return weir_snapshot_take(memory, nullptr); }},
       {"snapshot", [&] { return weir_snapshot_take_pool(pool, nullptr); }},
       {"count", [&] { return weir_snapshot_get_blocks(snapshot, 0, 0, nullptr, 0, nullptr); }},
@@ -665,9 +682,25 @@ TEST_F(c_arguments, that_are_written_through_must_not_be_null) {
        [&] {
          return weir_stream_pool_import_pointer(stream_pool, bytes64, stream, &out, nullptr);
        }},
-      {"pool", [&] { return weir_bin_pool_create(runtime, 0, 0, nullptr); }},
-      {"pool", [&] { return weir_pinned_pool_create(runtime, 0, 0, nullptr); }},
-      {"buffer", [&] { return weir_buffer_create(memory, 1, stream, nullptr); }},
+      {"pool", [&] { return weir_bin_pool_create(runtime, 0, nullptr, nullptr); }},
+      {"pool", [&] { return weir_pinned_pool_create(runtime, 0, nullptr, nullptr); }},
+      {"buffer", [&] { return weir_buffer_create(memory, 1, 0, stream, nullptr); }},
+      {"buffer", [&] { return weir_buffer_create_pooled(block_pool, 1, 0, stream, nullptr); }},
+      {"buffer", [&] { return weir_buffer_create_copy(memory, &number, 8, stream, nullptr); }},
+      {"data",
+       [&] {
+         return weir_buffer_create_copy(memory, nullptr, 8, stream, handle_out<weir_buffer>());
+       }},
+      {"device", [&] { return weir_block_pool_get_device(block_pool, nullptr); }},
+      {"threshold", [&] { return weir_block_pool_get_threshold(block_pool, nullptr); }},
+      {"rounded", [&] { return weir_block_pool_rounded_size(1, nullptr); }},
+      {"rounded", [&] { return weir_allocator_rounded_size(1, nullptr); }},
+      {"segment", [&] { return weir_segment_size(1, nullptr); }},
+      {"device", [&] { return weir_stream_pool_get_device(stream_pool, nullptr); }},
+      {"config", [&] { return weir_stream_pool_config_validate(nullptr); }},
+      {"count",
+       [&] { return weir_allocator_get_block_streams(memory, block, nullptr, 0, nullptr); }},
+      {"pointer", [&] { return weir_allocator_allocate_cached(memory, 1, stream, nullptr); }},
       {"buffer", [&] { return weir_buffer_create_plain(runtime, 0, 1, nullptr); }},
       {"buffer", [&] { return weir_buffer_create_pinned(runtime, 0, 1, nullptr); }},
       {"buffer", [&] { return weir_buffer_create_managed(runtime, 0, 1, 0, 0, nullptr, nullptr); }},
@@ -732,8 +765,12 @@ TEST_F(c_arguments, name_a_device_that_there_is) {
       },
       [&](auto n) { return weir_stream_pool_set_peer(stream_pool, n, 1); },
       [&](auto n) { return weir_stream_pool_get_peer(stream_pool, n, &whole); },
-      [&](auto n) { return weir_bin_pool_create(runtime, n, 0, handle_out<weir_block_pool>()); },
-      [&](auto n) { return weir_pinned_pool_create(runtime, n, 0, handle_out<weir_block_pool>()); },
+      [&](auto n) {
+        return weir_bin_pool_create(runtime, n, nullptr, handle_out<weir_block_pool>());
+      },
+      [&](auto n) {
+        return weir_pinned_pool_create(runtime, n, nullptr, handle_out<weir_block_pool>());
+      },
       [&](auto n) { return weir_buffer_create_plain(runtime, n, 1, handle_out<weir_buffer>()); },
       [&](auto n) { return weir_buffer_create_pinned(runtime, n, 1, handle_out<weir_buffer>()); },
       [&](auto n) {

@@ -30,7 +30,7 @@ class c_buffer_close : public c_memory {
   /// A buffer of each kind.
   [[nodiscard]] std::vector<weir_buffer*> one_of_each() const {
     std::vector<weir_buffer*> made(5, nullptr);
-    EXPECT_OK(weir_buffer_create(memory, mib, stream, &made[0]));
+    EXPECT_OK(weir_buffer_create(memory, mib, 0, stream, &made[0]));
     EXPECT_OK(weir_buffer_create_plain(runtime, 0, mib, &made[1]));
     EXPECT_OK(weir_buffer_create_pinned(runtime, 0, 4096, &made[2]));
     EXPECT_OK(
@@ -48,8 +48,8 @@ TEST_F(c_buffer_close, is_seen_by_a_call_that_had_found_the_buffer) {
     EXPECT_OK(weir_buffer_close(each));
     const auto lock = object->lock_open();
     ASSERT_FALSE(lock.has_value());
-    EXPECT_EQ(lock.error().code, errc::closed);
-    EXPECT_EQ(lock.error().detail, "the buffer was closed");
+    EXPECT_EQ(lock.error().code(), errc::closed);
+    EXPECT_EQ(lock.error().detail(), "the buffer was closed");
   }
   weir_buffer* freed = nullptr;
   ASSERT_OK(weir_buffer_pool_take(pool, mib, 0, stream, &freed));

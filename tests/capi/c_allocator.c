@@ -66,7 +66,42 @@ const char* weir_test_memory(void) {
   REQUIRE_OK(weir_allocator_allocate(on.memory, 1000, on.stream, &q));
   REQUIRE(q == p);
   REQUIRE_OK(weir_allocator_record_stream(on.memory, q, on.other));
+  {
+    uint64_t recorded[2] = {0, 0};
+    uint64_t other_number = 0;
+    REQUIRE_OK(weir_stream_get_id(on.other, &other_number));
+    REQUIRE_OK(weir_allocator_get_block_streams(on.memory, q, recorded, 2, &size));
+    REQUIRE(size == 1 && recorded[0] == other_number && recorded[1] == 0);
+    REQUIRE(weir_allocator_get_block_streams(on.memory, (char*)q + 1, NULL, 0, &size) ==
+            weir_error_foreign_pointer);
+  }
   REQUIRE_OK(weir_allocator_deallocate_sized(on.memory, q, 1000, on.stream));
+
+  /* Only what is cached, what sizes are rounded to, and counters that begin anew. */
+  REQUIRE_OK(weir_stream_synchronize(on.stream));
+  REQUIRE_OK(weir_allocator_empty_cache(on.memory, NULL));
+  REQUIRE(weir_allocator_allocate_cached(on.memory, 5000, on.stream, &q) == weir_error_not_found);
+  REQUIRE(q == NULL);
+  REQUIRE_OK(weir_allocator_allocate(on.memory, 5000, on.stream, &p));
+  REQUIRE_OK(weir_allocator_free(on.memory, p));
+  REQUIRE_OK(weir_allocator_allocate_cached(on.memory, 5000, on.stream, &q));
+  REQUIRE(q == p);
+  REQUIRE_OK(weir_allocator_free(on.memory, q));
+  REQUIRE_OK(weir_allocator_rounded_size(5000, &size));
+  REQUIRE(size == 5120);
+  REQUIRE(weir_allocator_rounded_size(UINT64_MAX, &size) == weir_error_size_overflow);
+  REQUIRE_OK(weir_segment_size(3 * mib, &size));
+  REQUIRE(size == 20 * mib);
+  {
+    weir_memory_stats stats;
+    memset(&stats, 0, sizeof(stats));
+    stats.struct_size = sizeof(stats);
+    REQUIRE_OK(weir_allocator_get_stats(on.memory, &stats));
+    REQUIRE(stats.allocations >= 3);
+    REQUIRE_OK(weir_allocator_reset_counters(on.memory));
+    REQUIRE_OK(weir_allocator_get_stats(on.memory, &stats));
+    REQUIRE(stats.allocations == 0 && stats.frees == 0 && stats.hits == 0);
+  }
 
   REQUIRE_OK(weir_allocator_allocate(on.memory, 3 * mib, NULL, &p)); /* the legacy stream */
   REQUIRE_OK(weir_allocator_deallocate(on.memory, p, NULL));
@@ -254,7 +289,7 @@ const char* weir_test_limits_and_release(void) {
   REQUIRE_OK(weir_tag_named("c limited", &tag));
   REQUIRE_OK(weir_allocator_set_tag_limit(on.memory, tag, 2 * mib));
   REQUIRE_OK(weir_tag_set_current(tag, NULL));
-  REQUIRE(weir_allocator_allocate(on.memory, 4 * mib, on.stream, &p) == weir_error_limit_exceeded);
+  REQUIRE(weir_allocator_allocate(on.memory, 4 * mib, on.stream, &p) == weir_error_out_of_memory);
   REQUIRE_OK(weir_tag_set_current(0, NULL));
   REQUIRE(weir_allocator_set_tag_limit(on.memory, 60000, 1) == weir_error_not_found);
   REQUIRE_OK(weir_allocator_release_stream(on.memory, on.other));
@@ -278,7 +313,7 @@ const char* weir_test_pools(void) {
   memset(&block, 0, sizeof(block));
   block.struct_size = sizeof(block);
   REQUIRE_DONE(set_up(&on));
-  REQUIRE_OK(weir_pool_create(on.memory, "apart", weir_pool_retains, &pool));
+  REQUIRE_OK(weir_pool_create(on.memory, "apart", weir_pool_for_graphs, &pool));
   REQUIRE_OK(weir_pool_create(on.memory, "second", 0, &second));
   REQUIRE_OK(weir_pool_get_id(pool, &id));
   REQUIRE(id != 0);
@@ -329,7 +364,7 @@ const char* weir_test_captures(void) {
   fixture on;
   weir_capture* capture = NULL;
   weir_capture* none = NULL;
-  weir_capture_notice* notice = NULL;
+  weir_capture_guard* notice = NULL;
   weir_pool* pool = NULL;
   weir_block_info block;
   void* p = NULL;
@@ -348,7 +383,7 @@ const char* weir_test_captures(void) {
   REQUIRE_OK(weir_capture_end(capture));
   REQUIRE_OK(weir_capture_end(capture));
   REQUIRE_OK(weir_allocator_free(on.memory, p));
-  REQUIRE(weir_capture_keep_with(capture, NULL) == weir_error_invalid_argument);
+  REQUIRE(weir_capture_tie_to_graph(capture, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_capture_get_pool(capture, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_capture_begin(on.memory, on.stream, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_capture_begin(NULL, on.stream, &none) == weir_error_invalid_argument);
@@ -356,10 +391,10 @@ const char* weir_test_captures(void) {
   REQUIRE_OK(weir_capture_close(capture));
   REQUIRE(weir_capture_end(capture) == weir_error_closed);
 
-  REQUIRE_OK(weir_capture_notice_open(on.memory, &notice));
-  REQUIRE(weir_capture_notice_open(on.memory, NULL) == weir_error_invalid_argument);
-  REQUIRE_OK(weir_capture_notice_close(notice));
-  REQUIRE(weir_capture_notice_close(notice) == weir_error_closed);
+  REQUIRE_OK(weir_capture_guard_open(on.memory, &notice));
+  REQUIRE(weir_capture_guard_open(on.memory, NULL) == weir_error_invalid_argument);
+  REQUIRE_OK(weir_capture_guard_close(notice));
+  REQUIRE(weir_capture_guard_close(notice) == weir_error_closed);
   REQUIRE_DONE(tear_down(&on));
   return NULL;
 }
@@ -490,8 +525,8 @@ const char* weir_test_recording(void) {
   written = stats.written;
   REQUIRE_OK(weir_recorder_get_stats(recorder, &stats));
   REQUIRE(stats.written >= written + 2);
-  REQUIRE_OK(weir_recorder_stop(recorder));
-  REQUIRE(weir_recorder_stop(recorder) == weir_error_closed);
+  REQUIRE_OK(weir_recorder_close(recorder));
+  REQUIRE(weir_recorder_close(recorder) == weir_error_closed);
   REQUIRE(weir_recorder_marker(recorder, "late") == weir_error_closed);
   REQUIRE_OK(weir_allocator_allocate(on.memory, 1000, on.stream, &p));
   REQUIRE_OK(weir_recorder_flush(second));
@@ -514,6 +549,6 @@ const char* weir_test_recording(void) {
   REQUIRE(weir_recorder_marker(second, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_recorder_get_stats(second, NULL) == weir_error_invalid_argument);
   REQUIRE_DONE(tear_down(&on)); /* the allocator's handle may go first */
-  REQUIRE_OK(weir_recorder_stop(second));
+  REQUIRE_OK(weir_recorder_close(second));
   return NULL;
 }

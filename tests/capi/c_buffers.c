@@ -24,7 +24,7 @@ const char* weir_test_buffers(void) {
   REQUIRE_OK(weir_allocator_create(runtime, 0, NULL, &memory));
   REQUIRE_OK(weir_stream_create(runtime, 0, 0, 0, &stream));
   REQUIRE_OK(weir_stream_create(runtime, 0, 0, 0, &other));
-  REQUIRE_OK(weir_buffer_create(memory, 64, stream, &buffer));
+  REQUIRE_OK(weir_buffer_create(memory, 64, 0, stream, &buffer));
   REQUIRE_OK(weir_buffer_get_info(buffer, &info));
   REQUIRE(info.kind == weir_buffer_device && info.size == 64);
   REQUIRE(info.device_address == (uintptr_t)info.data && info.data != NULL);
@@ -42,14 +42,35 @@ const char* weir_test_buffers(void) {
   REQUIRE(weir_buffer_attach(buffer, weir_attach_host, stream) == weir_error_not_supported);
   REQUIRE(weir_buffer_begin_host(buffer) == weir_error_not_supported);
 
+  REQUIRE_OK(weir_buffer_join(buffer, stream));
+  REQUIRE(weir_buffer_use_on(buffer, stream) == weir_error_not_supported);
+
+  REQUIRE_OK(weir_buffer_create(memory, 64, weir_buffer_zeroed, stream, &plain));
+  REQUIRE_OK(weir_buffer_get_info(plain, &info));
+  memset(host, 1, sizeof(host));
+  REQUIRE_OK(weir_copy(host, info.data, 64, stream));
+  REQUIRE_OK(weir_stream_synchronize(stream));
+  REQUIRE(host[0] == 0 && host[63] == 0);
+  REQUIRE_OK(weir_buffer_close(plain));
+  memset(host, 9, sizeof(host));
+  REQUIRE_OK(weir_buffer_create_copy(memory, host, 64, stream, &plain));
+  REQUIRE_OK(weir_stream_synchronize(stream));
+  memset(host, 1, sizeof(host));
+  REQUIRE_OK(weir_buffer_get_info(plain, &info));
+  REQUIRE_OK(weir_copy(host, info.data, 64, stream));
+  REQUIRE_OK(weir_stream_synchronize(stream));
+  REQUIRE(host[0] == 9 && host[63] == 9);
+  REQUIRE_OK(weir_buffer_close(plain));
+  REQUIRE(weir_buffer_create(memory, 64, 1u << 31, stream, &plain) == weir_error_invalid_argument);
+
   REQUIRE_OK(weir_buffer_create_plain(runtime, 0, mib, &plain));
   REQUIRE_OK(weir_buffer_get_info(plain, &info));
   REQUIRE(info.kind == weir_buffer_device && info.size == mib);
   REQUIRE_OK(weir_buffer_close(plain));
   REQUIRE(weir_buffer_close(plain) == weir_error_closed);
 
-  REQUIRE(weir_buffer_create(memory, 1ull << 40, stream, &plain) == weir_error_out_of_memory);
-  REQUIRE(weir_buffer_create(memory, 1, stream, NULL) == weir_error_invalid_argument);
+  REQUIRE(weir_buffer_create(memory, 1ull << 40, 0, stream, &plain) == weir_error_out_of_memory);
+  REQUIRE(weir_buffer_create(memory, 1, 0, stream, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_buffer_create_plain(runtime, 0, 1, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_buffer_get_info(buffer, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_copy(NULL, host, 1, stream) == weir_error_invalid_argument);
@@ -88,12 +109,12 @@ const char* weir_test_managed_buffers(void) {
   REQUIRE(((unsigned char*)info.data)[17] == 0); /* zeros to begin with */
   ((unsigned char*)info.data)[17] = 5;
   REQUIRE_OK(weir_buffer_begin_host(buffer));
-  REQUIRE(weir_buffer_record_stream(buffer, stream) == weir_error_not_ready);
+  REQUIRE(weir_buffer_use_on(buffer, stream) == weir_error_not_ready);
   REQUIRE(weir_buffer_resize_managed(buffer, 1, stream) == weir_error_not_ready);
   REQUIRE_OK(weir_buffer_end_host(buffer));
   REQUIRE_OK(weir_buffer_end_host(buffer));
   REQUIRE(weir_buffer_end_host(buffer) == weir_error_invalid_argument);
-  REQUIRE_OK(weir_buffer_record_stream(buffer, stream));
+  REQUIRE_OK(weir_buffer_use_on(buffer, stream));
   REQUIRE_OK(weir_buffer_prefetch(buffer, 0, 0, 0, stream));
   REQUIRE_OK(weir_fill(info.data, 9, 4096, stream));
   REQUIRE_OK(weir_event_record(event, stream));

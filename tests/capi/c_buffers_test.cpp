@@ -16,7 +16,7 @@ class c_buffers : public c_memory {
   }
   [[nodiscard]] weir_buffer* create(std::uint64_t size, weir_stream* on) const {
     weir_buffer* buffer = nullptr;
-    EXPECT_OK(weir_buffer_create(memory, size, on, &buffer));
+    EXPECT_OK(weir_buffer_create(memory, size, 0, on, &buffer));
     return buffer;
   }
 };
@@ -43,7 +43,7 @@ TEST_F(c_buffers, of_an_allocator_are_its_blocks) {
   EXPECT_EQ(info_of(empty).size, 0u);
   EXPECT_OK(weir_buffer_close(empty));
   weir_buffer* none = nullptr;
-  EXPECT_EQ(weir_buffer_create(memory, 1, elsewhere, &none), weir_error_bad_stream);
+  EXPECT_EQ(weir_buffer_create(memory, 1, 0, elsewhere, &none), weir_error_bad_stream);
 }
 
 TEST_F(c_buffers, that_are_plain_are_of_the_device_that_was_named) {
@@ -80,11 +80,12 @@ TEST_F(c_buffers, that_are_pinned_are_seen_from_both_sides) {
   }
   EXPECT_EQ(info.device_address, mapped);
   EXPECT_EQ(said(weir_buffer_record_stream(buffer, stream)),
-            "not_supported: nothing orders a pinned buffer");
+            "not_supported: pinned buffers are not stream-ordered; wait for the stream before "
+            "closing them");
   EXPECT_EQ(said(weir_buffer_resize(buffer, 1)),
-            "not_supported: only buffers of an allocator can do this");
+            "not_supported: only buffers of an allocator, and plain ones, can do this");
   EXPECT_EQ(said(weir_buffer_hand_over(buffer, stream)),
-            "not_supported: only buffers of an allocator can do this");
+            "not_supported: only buffers of an allocator, and plain ones, can do this");
   EXPECT_EQ(said(weir_buffer_begin_host(buffer)),
             "not_supported: only managed buffers can do this");
   const std::uint64_t freed = calls(driver::call::mem_free_host);
@@ -159,7 +160,7 @@ TEST_F(c_buffers, wait_for_the_streams_that_use_them) {
   occupy(other);
   machine->hold(native(other));
   EXPECT_TRUE(is_idle(stream));
-  EXPECT_OK(weir_buffer_record_stream(buffer, other));
+  EXPECT_OK(weir_buffer_join(buffer, other));
   EXPECT_FALSE(is_idle(stream));
   machine->release(native(other));
   wait_for_all();
@@ -272,7 +273,7 @@ TEST_F(c_managed_buffers, are_made_as_they_were_asked_for) {
 TEST_F(c_managed_buffers, are_the_hosts_when_their_streams_are_done) {
   weir_event* event = nullptr;
   ASSERT_OK(weir_event_create(runtime, 0, 0, &event));
-  EXPECT_OK(weir_buffer_record_stream(buffer, other));
+  EXPECT_OK(weir_buffer_use_on(buffer, other));
   EXPECT_OK(weir_fill(data, 5, 3 * page, other));
   EXPECT_OK(weir_event_record(event, other));
   occupy(other);
@@ -282,15 +283,15 @@ TEST_F(c_managed_buffers, are_the_hosts_when_their_streams_are_done) {
   EXPECT_EQ(data[0], 5);
   EXPECT_FALSE(is_idle(other)) << "only what is before the event was waited for";
   EXPECT_OK(weir_buffer_end_host(buffer));
-  EXPECT_OK(weir_buffer_record_stream(buffer, other));
+  EXPECT_OK(weir_buffer_use_on(buffer, other));
   EXPECT_OK(weir_buffer_begin_host(buffer));
   EXPECT_TRUE(is_idle(other));
   EXPECT_OK(weir_buffer_try_begin_host(buffer));
-  EXPECT_EQ(weir_buffer_record_stream(buffer, stream), weir_error_not_ready);
+  EXPECT_EQ(weir_buffer_use_on(buffer, stream), weir_error_not_ready);
   EXPECT_OK(weir_buffer_end_host(buffer));
-  EXPECT_EQ(weir_buffer_record_stream(buffer, stream), weir_error_not_ready) << "they nest";
+  EXPECT_EQ(weir_buffer_use_on(buffer, stream), weir_error_not_ready) << "they nest";
   EXPECT_OK(weir_buffer_end_host(buffer));
-  EXPECT_OK(weir_buffer_record_stream(buffer, stream));
+  EXPECT_OK(weir_buffer_use_on(buffer, stream));
   EXPECT_EQ(said(weir_buffer_end_host(buffer)),
             "invalid_argument: the host does not have the buffer");
   EXPECT_OK(weir_event_close(event));
@@ -413,7 +414,7 @@ TEST_F(c_managed_buffers, are_attached_and_resized_on_the_stream_that_is_named) 
             "invalid_argument: there is no such attachment");
   EXPECT_OK(weir_buffer_attach(buffer, weir_attach_global, other));
   EXPECT_EQ(at(0, 0).attachment, weir_attach_global);
-  EXPECT_OK(weir_buffer_record_stream(buffer, stream));
+  EXPECT_OK(weir_buffer_use_on(buffer, stream));
   EXPECT_OK(weir_fill(data, 9, 3 * page, stream));
   wait_for_all();
 

@@ -98,11 +98,11 @@ TEST(c_errors, have_words_for_success_and_for_numbers_that_are_none) {
 }
 
 TEST(c_errors, are_told_with_their_facts) {
-  EXPECT_EQ(capi::remember(error{.code = errc::out_of_memory,
-                                 .native = 2,
-                                 .call = "cuMemCreate",
-                                 .requested = bytes{64 * mib},
-                                 .detail = "here"}),
+  EXPECT_EQ(capi::remember(error{{.code = errc::out_of_memory,
+                                  .native = 2,
+                                  .call = "cuMemCreate",
+                                  .requested = bytes{64 * mib},
+                                  .detail = "here"}}),
             weir_error_out_of_memory);
   EXPECT_STREQ(weir_last_error_message(),
                "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): here");
@@ -124,8 +124,8 @@ TEST(c_error_handlers, get_their_context_the_code_and_the_message) {
   const weir_error_handler handler = [](void* context, weir_error code, const char* message) {
     calls.push_back({context, code, message});
   };
-  const error first{.code = errc::still_live, .detail = "first"};
-  const error second{.code = errc::device_lost, .native = 719, .detail = "second"};
+  const error first{{.code = errc::still_live, .detail = "first"}};
+  const error second{{.code = errc::device_lost, .native = 719, .detail = "second"}};
   int one = 0;
   int two = 0;
   const std::uint64_t before = weir_reported_errors();
@@ -156,10 +156,10 @@ TEST(c_error_handlers, of_one_context_are_told_apart) {
   };
   count heard;
   weir_set_error_handler(first, &heard);
-  report_error(error{.code = errc::still_live});
+  report_error(error{{.code = errc::still_live}});
   EXPECT_EQ(heard.first, 1);
   weir_set_error_handler(second, &heard);
-  report_error(error{.code = errc::still_live});
+  report_error(error{{.code = errc::still_live}});
   weir_set_error_handler(nullptr, nullptr);
   EXPECT_EQ(heard.first, 1);
   EXPECT_EQ(heard.second, 1);
@@ -339,7 +339,7 @@ TEST_F(c_devices, tell_each_feature_by_its_bit) {
 TEST_F(c_devices, tell_how_much_memory_is_free) {
   void* held = nullptr;
   weir_block_pool* pool = nullptr;
-  ASSERT_OK(weir_bin_pool_create(runtime, 1, 0, &pool));
+  ASSERT_OK(weir_bin_pool_create(runtime, 1, nullptr, &pool));
   ASSERT_OK(weir_block_pool_allocate(pool, 40 * mib, 0, elsewhere, &held));
   std::uint64_t free = 0;
   std::uint64_t total = 0;

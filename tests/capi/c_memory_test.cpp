@@ -186,7 +186,7 @@ TEST_F(c_allocators, report_what_is_live_when_they_are_closed) {
   EXPECT_EQ(used(), 64 * mib) << "all of it went back";
   const auto errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_EQ(errors[0].code, errc::still_live);
+  EXPECT_EQ(errors[0].code(), errc::still_live);
 }
 
 // --- Out of memory -------------------------------------------------------------------------------
@@ -239,8 +239,8 @@ TEST_F(c_allocators, ask_their_handler_when_there_is_no_memory) {
   EXPECT_EQ(weir_pool_allocate(pool, 2004 * mib, 0, stream, &p), weir_error_out_of_memory);
   expect_asked(2004 * mib, weir_error_out_of_memory);
   ASSERT_OK(weir_tag_set_current(limited, nullptr));
-  EXPECT_EQ(weir_allocator_allocate(memory, 2 * mib, stream, &p), weir_error_limit_exceeded);
-  expect_asked(2 * mib, weir_error_limit_exceeded);
+  EXPECT_EQ(weir_allocator_allocate(memory, 2 * mib, stream, &p), weir_error_out_of_memory);
+  expect_asked(2 * mib, weir_error_out_of_memory);
   ASSERT_OK(weir_tag_set_current(0, nullptr));
 
   // Nothing but a lack of memory is its business, and no memory of another allocator's.
@@ -500,7 +500,7 @@ TEST_F(c_reports, keep_limits) {
   ASSERT_OK(weir_allocator_set_tag_limit(memory, small, 1024 + mib));
   EXPECT_EQ(weir_allocator_set_tag_limit(memory, 65536 + small, 1), weir_error_not_found);
   ASSERT_OK(weir_tag_set_current(small, nullptr));
-  EXPECT_EQ(weir_allocator_allocate(memory, mib + 512, stream, &p), weir_error_limit_exceeded);
+  EXPECT_EQ(weir_allocator_allocate(memory, mib + 512, stream, &p), weir_error_out_of_memory);
   ASSERT_OK(weir_allocator_allocate(memory, mib, stream, &p));
   ASSERT_OK(weir_tag_set_current(large, nullptr));
   blocks.push_back(p);
@@ -536,7 +536,7 @@ TEST_F(c_allocators, forget_a_stream_that_is_released) {
 class c_pools : public c_memory {
  protected:
   void SetUp() override {
-    ASSERT_OK(weir_pool_create(memory, "first pool", weir_pool_retains, &first));
+    ASSERT_OK(weir_pool_create(memory, "first pool", weir_pool_for_graphs, &first));
     ASSERT_OK(weir_pool_create(memory, "second pool", weir_pool_exportable, &second));
     ASSERT_OK(weir_pool_get_id(first, &first_id));
     ASSERT_OK(weir_pool_get_id(second, &second_id));
@@ -668,7 +668,7 @@ TEST_F(c_pools, of_a_capture_serve_its_stream_until_it_ends) {
   EXPECT_NE(own_id, second_id);
   during_a_capture([&] { EXPECT_EQ(pool_of_next(stream), own_id); });
   EXPECT_EQ(pool_of_next(other), 0u);
-  EXPECT_EQ(said(weir_capture_keep_with(capture, nullptr)),
+  EXPECT_EQ(said(weir_capture_tie_to_graph(capture, nullptr)),
             "invalid_argument: native_graph is null");
   EXPECT_EQ(said(weir_capture_get_pool(capture, nullptr)), "invalid_argument: pool is null");
   ASSERT_OK(weir_capture_end(capture));
@@ -695,7 +695,7 @@ TEST_F(c_pools, of_a_capture_keep_their_memory_as_long_as_its_graph) {
   driver::CUgraph graph = nullptr;
   ASSERT_EQ(table.stream_end_capture(native(stream), &graph), driver::CUDA_SUCCESS);
   EXPECT_OK(weir_capture_end(capture));
-  EXPECT_OK(weir_capture_keep_with(capture, graph));
+  EXPECT_OK(weir_capture_tie_to_graph(capture, graph));
   EXPECT_OK(weir_capture_close(capture));
   EXPECT_OK(weir_allocator_empty_cache(memory, nullptr));
   EXPECT_EQ(stats().reserved.current, 2 * mib);
@@ -726,10 +726,10 @@ TEST_F(c_pools, query_no_stream_while_captures_were_announced) {
     return asked_meanwhile;
   };
   EXPECT_NE(queries_of_a_round(), 0u);
-  weir_capture_notice* notice = nullptr;
-  ASSERT_OK(weir_capture_notice_open(memory, &notice));
+  weir_capture_guard* notice = nullptr;
+  ASSERT_OK(weir_capture_guard_open(memory, &notice));
   EXPECT_EQ(queries_of_a_round(), 0u);
-  EXPECT_OK(weir_capture_notice_close(notice));
+  EXPECT_OK(weir_capture_guard_close(notice));
   EXPECT_NE(queries_of_a_round(), 0u);
 }
 
@@ -885,7 +885,7 @@ class c_recordings : public c_memory {
     weir_recorder* recorder = nullptr;
     EXPECT_OK(weir_recorder_start(memory, path.c_str(), &settings, &recorder));
     act(recorder);
-    EXPECT_OK(weir_recorder_stop(recorder));
+    EXPECT_OK(weir_recorder_close(recorder));
     return read_trace(path).value();
   }
   void allocate_and_free(std::uint64_t size, int times = 1) const {
@@ -933,10 +933,10 @@ TEST_F(c_recordings, end_when_they_are_stopped) {
   ASSERT_OK(weir_recorder_start(memory, path.c_str(), nullptr, &recorder));
   EXPECT_FALSE(std::filesystem::exists(path));
   allocate_and_free(1000);
-  EXPECT_OK(weir_recorder_stop(recorder));
+  EXPECT_OK(weir_recorder_close(recorder));
   allocate_and_free(2000);
   for (const trace_event& each : read_trace(path).value().events) EXPECT_NE(each.size, 2000u);
-  EXPECT_EQ(said(weir_recorder_stop(recorder)), "closed: the recorder was closed");
+  EXPECT_EQ(said(weir_recorder_close(recorder)), "closed: the recorder was closed");
 }
 
 TEST_F(c_recordings, say_whether_all_was_written) {
@@ -949,7 +949,7 @@ TEST_F(c_recordings, say_whether_all_was_written) {
   wrong.struct_size = sizeof(wrong) - 1;
   EXPECT_EQ(said(weir_recorder_get_stats(recorder, &wrong)),
             "bad_version: struct_size is 39, the first version has 40");
-  EXPECT_OK(weir_recorder_stop(recorder));
+  EXPECT_OK(weir_recorder_close(recorder));
 }
 
 TEST_F(c_recordings, are_made_as_they_were_asked_for) {

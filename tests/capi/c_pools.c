@@ -68,6 +68,10 @@ const char* weir_test_stream_pools(void) {
   REQUIRE_OK(weir_stream_pool_set_peer(pool, 1, 0));
   REQUIRE_OK(weir_stream_pool_get_peer(pool, 1, &rights));
   REQUIRE(rights == 0);
+  REQUIRE_OK(weir_stream_pool_get_device(pool, &rights));
+  REQUIRE(rights == 0);
+  REQUIRE_OK(weir_stream_pool_record_stream(pool, p, NULL));
+  REQUIRE(weir_stream_pool_record_stream(pool, &rights, NULL) == weir_error_foreign_pointer);
   REQUIRE_OK(weir_stream_pool_deallocate(pool, p, stream));
   REQUIRE_OK(weir_stream_synchronize(stream));
   REQUIRE_OK(weir_stream_pool_reset_peaks(pool));
@@ -114,6 +118,10 @@ const char* weir_test_stream_pools_bad_input(void) {
   config.max = mib;
   config.initial = 2 * mib;
   REQUIRE(weir_stream_pool_create(runtime, 0, &config, &none) == weir_error_invalid_argument);
+  REQUIRE(weir_stream_pool_config_validate(&config) == weir_error_invalid_argument);
+  config.initial = mib;
+  REQUIRE_OK(weir_stream_pool_config_validate(&config));
+  config.initial = 2 * mib;
   config.flags = 1u << 31;
   REQUIRE(weir_stream_pool_create(runtime, 0, &config, &none) == weir_error_invalid_argument);
   config.struct_size = 8;
@@ -245,6 +253,101 @@ static const char* test_block_pool(weir_runtime* runtime, weir_block_pool* pool)
   return NULL;
 }
 
+/* A source that hands out parts of one block of the driver's, and counts. */
+typedef struct slab {
+  char* memory;
+  uint64_t used;
+  int refusals;
+  int live;
+} slab;
+
+static weir_error take_part(void* context, uint64_t size, void* native_stream, void** memory) {
+  slab* const from = context;
+  (void)native_stream;
+  if (from->refusals > 0) {
+    --from->refusals;
+    return weir_error_not_permitted;
+  }
+  *memory = from->memory + from->used;
+  from->used += (size + 511) / 512 * 512;
+  ++from->live;
+  return weir_ok;
+}
+
+static weir_error give_part(void* context, void* memory, uint64_t size) {
+  slab* const from = context;
+  (void)memory;
+  (void)size;
+  --from->live;
+  return weir_ok;
+}
+
+static const char* test_sources(weir_runtime* runtime) {
+  weir_allocator* allocator = NULL;
+  weir_block_pool* bins = NULL;
+  weir_pool* segments = NULL;
+  weir_buffer* whole = NULL;
+  weir_buffer* owner = NULL;
+  weir_buffer_info info;
+  weir_block_pool_options options = WEIR_BLOCK_POOL_OPTIONS_INIT;
+  weir_memory_source source;
+  slab part = {NULL, 0, 0, 0};
+  uint64_t size = 0;
+  int32_t device = -1;
+  void* p = NULL;
+
+  memset(&info, 0, sizeof(info));
+  info.struct_size = sizeof(info);
+  memset(&source, 0, sizeof(source));
+  source.struct_size = sizeof(source);
+  source.context = &part;
+  REQUIRE(weir_bin_pool_create_from_source(runtime, 0, NULL, &source, &bins) ==
+          weir_error_invalid_argument);
+  REQUIRE(weir_bin_pool_create_from_source(runtime, 0, NULL, NULL, &bins) ==
+          weir_error_invalid_argument);
+  source.allocate = take_part;
+  source.deallocate = give_part;
+  REQUIRE_OK(weir_buffer_create_plain(runtime, 0, 64 * mib, &whole));
+  REQUIRE_OK(weir_buffer_get_info(whole, &info));
+  part.memory = info.data;
+
+  options.threshold = mib;
+  options.flags = weir_block_pool_declared_uses;
+  REQUIRE_OK(weir_bin_pool_create_from_source(runtime, 0, &options, &source, &bins));
+  REQUIRE_OK(weir_block_pool_get_device(bins, &device));
+  REQUIRE(device == 0);
+  REQUIRE_OK(weir_block_pool_get_threshold(bins, &size));
+  REQUIRE(size == mib);
+  REQUIRE_OK(weir_block_pool_rounded_size(100000, &size));
+  REQUIRE(size == 106496);
+  REQUIRE_OK(weir_block_pool_allocate(bins, 1000, 0, NULL, &p));
+  REQUIRE(p == part.memory && part.live == 1);
+  REQUIRE_OK(weir_block_pool_free(bins, p));
+  REQUIRE_OK(weir_buffer_create_pooled(bins, 1000, weir_buffer_zeroed, NULL, &owner));
+  REQUIRE_OK(weir_buffer_get_info(owner, &info));
+  REQUIRE(info.data == p && info.size == 1000);
+  REQUIRE_OK(weir_buffer_record_stream(owner, NULL));
+  REQUIRE_OK(weir_buffer_close(owner));
+  part.refusals = 1;
+  REQUIRE(weir_block_pool_allocate(bins, 5000, 0, NULL, &p) == weir_error_not_permitted);
+  REQUIRE_OK(weir_block_pool_close(bins));
+  REQUIRE(part.live == 0);
+  options.flags = 1u << 31;
+  REQUIRE(weir_bin_pool_create(runtime, 0, &options, &bins) == weir_error_invalid_argument);
+
+  REQUIRE_OK(weir_allocator_create(runtime, 0, NULL, &allocator));
+  REQUIRE_OK(weir_pool_create_from_source(allocator, "slab", &source, 0, &segments));
+  REQUIRE_OK(weir_pool_allocate(segments, 1000, 0, NULL, &p));
+  REQUIRE((char*)p >= part.memory && (char*)p < part.memory + 64 * mib && part.live == 1);
+  REQUIRE_OK(weir_allocator_free(allocator, p));
+  REQUIRE_OK(weir_pool_close(segments));
+  REQUIRE_OK(weir_allocator_empty_cache(allocator, NULL));
+  REQUIRE_OK(weir_allocator_close(allocator));
+  REQUIRE(part.live == 0);
+  REQUIRE_OK(weir_buffer_close(whole));
+  return NULL;
+}
+
 const char* weir_test_block_pools(void) {
   weir_runtime* runtime = NULL;
   weir_block_pool* bins = NULL;
@@ -253,19 +356,21 @@ const char* weir_test_block_pools(void) {
   void* p = NULL;
 
   REQUIRE_OK(weir_runtime_open(SMALL_MACHINE, &runtime));
-  REQUIRE_OK(weir_bin_pool_create(runtime, 0, WEIR_NO_LIMIT, &bins));
+  REQUIRE_OK(weir_bin_pool_create(runtime, 0, NULL, &bins));
   failed = test_block_pool(runtime, bins);
   if (failed != NULL) return failed;
-  REQUIRE_OK(weir_pinned_pool_create(runtime, 0, WEIR_NO_LIMIT, &pinned));
+  REQUIRE_OK(weir_pinned_pool_create(runtime, 0, NULL, &pinned));
   REQUIRE_OK(weir_block_pool_allocate(pinned, 100, 0, NULL, &p));
   memset(p, 1, 100); /* the host may write it */
   REQUIRE_OK(weir_block_pool_free(pinned, p));
   REQUIRE_OK(weir_block_pool_close(pinned));
-  REQUIRE_OK(weir_pinned_pool_create(runtime, 0, WEIR_NO_LIMIT, &pinned));
+  REQUIRE_OK(weir_pinned_pool_create(runtime, 0, NULL, &pinned));
   failed = test_block_pool(runtime, pinned);
   if (failed != NULL) return failed;
-  REQUIRE(weir_bin_pool_create(runtime, 0, 0, NULL) == weir_error_invalid_argument);
-  REQUIRE(weir_pinned_pool_create(runtime, 2, 0, &pinned) == weir_error_no_device);
+  failed = test_sources(runtime);
+  if (failed != NULL) return failed;
+  REQUIRE(weir_bin_pool_create(runtime, 0, NULL, NULL) == weir_error_invalid_argument);
+  REQUIRE(weir_pinned_pool_create(runtime, 2, NULL, &pinned) == weir_error_no_device);
   REQUIRE_OK(weir_runtime_close(runtime));
   return NULL;
 }

@@ -289,8 +289,10 @@ class c_block_pools : public c_machine, public ::testing::WithParamInterface<boo
   }
   [[nodiscard]] weir_block_pool* create(std::int32_t device, std::uint64_t threshold) const {
     weir_block_pool* made = nullptr;
-    EXPECT_OK(GetParam() ? weir_pinned_pool_create(runtime, device, threshold, &made)
-                         : weir_bin_pool_create(runtime, device, threshold, &made));
+    weir_block_pool_options options = WEIR_BLOCK_POOL_OPTIONS_INIT;
+    options.threshold = threshold;
+    EXPECT_OK(GetParam() ? weir_pinned_pool_create(runtime, device, &options, &made)
+                         : weir_bin_pool_create(runtime, device, &options, &made));
     return made;
   }
   [[nodiscard]] weir_block_pool_stats stats() const { return stats_of(pool); }
@@ -495,7 +497,7 @@ TEST_P(c_block_pools, report_what_is_live_when_they_are_closed) {
   EXPECT_OK(weir_block_pool_close(leaking));
   const auto errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_EQ(errors[0].code, errc::still_live);
+  EXPECT_EQ(errors[0].code(), errc::still_live);
 }
 
 }  // namespace

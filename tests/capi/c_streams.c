@@ -151,7 +151,7 @@ const char* weir_test_watching(void) {
   REQUIRE_OK(weir_stream_create(runtime, 0, 0, 0, &other));
   REQUIRE_OK(weir_stream_wrap(runtime, 0, NULL, &legacy));
   REQUIRE_OK(weir_allocator_create(runtime, 0, "heap_queued_waits=off", &memory));
-  REQUIRE_OK(weir_bin_pool_create(runtime, 0, WEIR_NO_LIMIT, &bins));
+  REQUIRE_OK(weir_bin_pool_create(runtime, 0, NULL, &bins));
 
   /* The legacy stream uses memory that nobody recorded for it, and asks for none. */
   REQUIRE_OK(weir_watch_stream(legacy));
@@ -318,9 +318,9 @@ const char* weir_test_closed_and_null(void) {
   REQUIRE_OK(weir_callback_close(NULL));
   REQUIRE_OK(weir_pool_close(NULL));
   REQUIRE_OK(weir_capture_close(NULL));
-  REQUIRE_OK(weir_capture_notice_close(NULL));
+  REQUIRE_OK(weir_capture_guard_close(NULL));
   REQUIRE_OK(weir_snapshot_close(NULL));
-  REQUIRE_OK(weir_recorder_stop(NULL));
+  REQUIRE_OK(weir_recorder_close(NULL));
   REQUIRE_OK(weir_stream_pool_close(NULL, NULL));
   REQUIRE_OK(weir_block_pool_close(NULL));
   REQUIRE_OK(weir_buffer_close(NULL));

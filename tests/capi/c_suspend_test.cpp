@@ -201,7 +201,7 @@ TEST_F(c_suspend, progress_is_told_in_chunks) {
 TEST_F(c_suspend, pools_are_suspended_one_by_one_or_with_all) {
   weir_pool* large = nullptr;
   weir_pool* plain = nullptr;
-  ASSERT_OK(weir_pool_create_suspendable(memory, "large", weir_pool_retains, nullptr, &large));
+  ASSERT_OK(weir_pool_create_suspendable(memory, "large", weir_pool_for_graphs, nullptr, &large));
   ASSERT_OK(weir_pool_create(memory, "plain", 0, &plain));
   void* of_large = nullptr;
   void* of_plain = nullptr;

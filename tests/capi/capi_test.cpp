@@ -105,15 +105,15 @@ TEST(c_errors, are_cut_where_they_are_too_long) {
 TEST(the_wall, stops_every_exception) {
   EXPECT_EQ(capi::guarded([]() -> result<void> { return {}; }), weir_ok);
   EXPECT_EQ(capi::guarded([]() -> result<void> {
-              return error{.code = errc::device_lost, .native = 719, .call = "cuEventQuery"};
+              return error{{.code = errc::device_lost, .native = 719, .call = "cuEventQuery"}};
             }),
             weir_error_device_lost);
   EXPECT_EQ(weir_last_error_native(), 719);
   EXPECT_THAT(weir_last_error_message(), HasSubstr("(cuEventQuery = 719)"));
 
-  EXPECT_EQ(capi::guarded([]() -> result<void> { raise({.code = errc::bad_stream}); }),
+  EXPECT_EQ(capi::guarded([]() -> result<void> { raise({{.code = errc::bad_stream}}); }),
             weir_error_bad_stream);
-  EXPECT_EQ(capi::guarded([]() -> result<void> { raise({.code = errc::out_of_memory}); }),
+  EXPECT_EQ(capi::guarded([]() -> result<void> { raise({{.code = errc::out_of_memory}}); }),
             weir_error_out_of_memory);
   EXPECT_EQ(capi::guarded([]() -> result<void> { throw std::bad_alloc{}; }),
             weir_error_no_host_memory);

@@ -484,7 +484,7 @@ TEST_F(c_handles, keep_a_graph_s_memory_with_the_graph) {
   driver::CUgraph graph = nullptr;
   ASSERT_EQ(calls.stream_end_capture(raw, &graph), driver::CUDA_SUCCESS);
   EXPECT_EQ(weir_capture_end(capture), weir_ok);
-  EXPECT_EQ(weir_capture_keep_with(capture, graph), weir_ok) << weir_last_error_message();
+  EXPECT_EQ(weir_capture_tie_to_graph(capture, graph), weir_ok) << weir_last_error_message();
   EXPECT_EQ(weir_capture_close(capture), weir_ok);
   EXPECT_EQ(calls.graph_destroy(graph), driver::CUDA_SUCCESS);
 }

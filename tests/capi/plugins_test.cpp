@@ -198,8 +198,8 @@ TEST_F(plugins, of_torch_follow_streams) {
     FAIL() << "nothing was thrown";
   } catch (const failure& thrown) {
     EXPECT_EQ(thrown.code(), errc::no_device);
-    EXPECT_EQ(thrown.reason().requested, bytes{77});
-    EXPECT_EQ(thrown.reason().detail, weir_last_error_message());
+    EXPECT_EQ(thrown.reason().requested(), bytes{77});
+    EXPECT_EQ(thrown.reason().detail(), weir_last_error_message());
   }
 }
 
@@ -236,12 +236,12 @@ TEST_F(plugins, of_torch_record_streams_on_whatever_device_the_memory_is) {
   weir_torch_record_stream(p, other.native);  // freed, as only its own allocator knows
   auto errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_EQ(errors[0].code, errc::double_free);
+  EXPECT_EQ(errors[0].code(), errc::double_free);
   weir_torch_record_stream(&errors, nullptr);
   errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_EQ(errors[0].code, errc::foreign_pointer);
-  EXPECT_EQ(errors[0].detail, "of none of the process's allocators");
+  EXPECT_EQ(errors[0].code(), errc::foreign_pointer);
+  EXPECT_EQ(errors[0].detail(), "of none of the process's allocators");
   ASSERT_EQ(weir_stream_synchronize(other.handle), weir_ok);
   weir_torch_empty_cache();
 }
@@ -269,7 +269,7 @@ TEST_F(plugins, of_torch_give_back_and_limit) {
   weir_torch_memory_fraction(7, 0);
   const auto errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_EQ(errors[0].code, errc::invalid_argument);
+  EXPECT_EQ(errors[0].code(), errc::invalid_argument);
 }
 
 TEST_F(plugins, say_out_of_memory_as_the_caller_wants_it) {
@@ -283,8 +283,8 @@ TEST_F(plugins, say_out_of_memory_as_the_caller_wants_it) {
     static_cast<void>(weir_torch_malloc_or_throw(100 * mib, 0, nullptr));
     FAIL() << "nothing was thrown";
   } catch (const out_of_memory& thrown) {
-    EXPECT_EQ(thrown.reason().code, errc::out_of_memory);
-    EXPECT_EQ(thrown.reason().requested, bytes{100 * mib});
+    EXPECT_EQ(thrown.reason().code(), errc::out_of_memory);
+    EXPECT_EQ(thrown.reason().requested(), bytes{100 * mib});
     const auto& source = *capi::default_allocator_of(0).value().object;
     EXPECT_EQ(thrown.report(), source.memory.explain(bytes{100 * mib}, source.legacy).text());
   }
@@ -293,9 +293,9 @@ TEST_F(plugins, say_out_of_memory_as_the_caller_wants_it) {
     static_cast<void>(weir_cupy_malloc_or_throw(nullptr, static_cast<std::size_t>(-1), 0));
     FAIL() << "nothing was thrown";
   } catch (const failure& thrown) {
-    EXPECT_EQ(thrown.reason().code, errc::size_overflow);
-    EXPECT_EQ(thrown.reason().requested, bytes{static_cast<std::size_t>(-1)});
-    EXPECT_THAT(thrown.reason().detail, HasSubstr("size_overflow"));
+    EXPECT_EQ(thrown.reason().code(), errc::size_overflow);
+    EXPECT_EQ(thrown.reason().requested(), bytes{static_cast<std::size_t>(-1)});
+    EXPECT_THAT(thrown.reason().detail(), HasSubstr("size_overflow"));
   }
   // The last word counts here, too.
   weir_allocator* memory = nullptr;
@@ -490,18 +490,18 @@ TEST_F(plugins, report_what_is_wrong_with_a_free) {
   weir_torch_free(&foreign, 4, 0, nullptr);
   auto errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_EQ(errors[0].code, errc::foreign_pointer);
+  EXPECT_EQ(errors[0].code(), errc::foreign_pointer);
   void* const p = weir_torch_malloc(100, 0, nullptr);
   weir_cupy_free(nullptr, p, 0);
   weir_ort_free(p);
   errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_EQ(errors[0].code, errc::double_free);
+  EXPECT_EQ(errors[0].code(), errc::double_free);
   weir_torch_record_stream(&foreign, nullptr);
   errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_EQ(errors[0].code, errc::foreign_pointer);
-  EXPECT_EQ(errors[0].detail, "of none of the process's allocators");
+  EXPECT_EQ(errors[0].code(), errc::foreign_pointer);
+  EXPECT_EQ(errors[0].detail(), "of none of the process's allocators");
 }
 
 TEST_F(plugins, are_silent_when_the_driver_is_gone) {

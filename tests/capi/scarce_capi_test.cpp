@@ -147,11 +147,12 @@ TEST_F(scarce_capi, LosesNoMemoryOfAnAllocator) {
 }
 
 TEST_F(scarce_capi, LosesNoMemoryOfAPool) {
-  using create = weir_error (*)(weir_runtime*, std::int32_t, std::uint64_t, weir_block_pool**);
+  using create = weir_error (*)(weir_runtime*, std::int32_t, const weir_block_pool_options*,
+                                weir_block_pool**);
   sweep([&] {
     for (const create each : {create{weir_bin_pool_create}, create{weir_pinned_pool_create}}) {
       weir_block_pool* pool = nullptr;
-      if (!did(each(machine_handle, 0, WEIR_NO_LIMIT, &pool))) continue;
+      if (!did(each(machine_handle, 0, nullptr, &pool))) continue;
       void* pointer = nullptr;
       if (did(weir_block_pool_allocate(pool, one_mib, 0, stream_handle, &pointer))) {
         did(weir_block_pool_record_stream(pool, pointer, other_handle));
@@ -177,7 +178,7 @@ TEST_F(scarce_capi, LosesNoBuffer) {
     weir_buffer_pool* pool = nullptr;
     did(weir_buffer_pool_create(nullptr, &pool));
     std::array<weir_buffer*, 6> buffers{};
-    did(weir_buffer_create(memory, one_mib, stream_handle, buffers.data()));
+    did(weir_buffer_create(memory, one_mib, 0, stream_handle, buffers.data()));
     did(weir_buffer_create_plain(machine_handle, 0, one_mib, &buffers[1]));
     did(weir_buffer_create_pinned(machine_handle, 0, 4096, &buffers[2]));
     did(weir_buffer_create_managed(machine_handle, 0, 4096, weir_buffer_zeroed, weir_attach_global,
@@ -190,10 +191,14 @@ TEST_F(scarce_capi, LosesNoBuffer) {
       if (each == nullptr) continue;
       auto info = sized<weir_buffer_info>();
       did(weir_buffer_get_info(each, &info));
-      if (each != buffers[2]) did(weir_buffer_record_stream(each, other_handle));
+      if (each == buffers[3])
+        did(weir_buffer_use_on(each, other_handle));
+      else if (each != buffers[2])
+        did(weir_buffer_record_stream(each, other_handle));
     }
     if (buffers[0] != nullptr) {
       did(weir_buffer_resize(buffers[0], 3 * one_mib));
+      did(weir_buffer_join(buffers[0], other_handle));
       did(weir_buffer_hand_over(buffers[0], other_handle));
     }
     if (buffers[3] != nullptr && did(weir_buffer_begin_host(buffers[3])))
@@ -202,7 +207,11 @@ TEST_F(scarce_capi, LosesNoBuffer) {
       buffers[5] = nullptr;
     for (weir_buffer* const each : buffers) close(weir_buffer_close, each);
     close(weir_buffer_pool_close, pool);
-    did(weir_allocator_empty_cache(memory, nullptr));
+    // A freed block of a recorded stream waits for it, which empty_cache() needs host memory for.
+    if (!did(weir_allocator_empty_cache(memory, nullptr))) {
+      const spared_memory spared;
+      EXPECT_EQ(weir_allocator_empty_cache(memory, nullptr), weir_ok);
+    }
   });
   EXPECT_TRUE(did(weir_allocator_close(memory)));
 }

@@ -34,7 +34,7 @@ TEST_P(classic_expandable_faults, are_rolled_back) {
     const auto failed = bench.try_allocate(70 * mib);  // three pages more
     const bool hit = !failed;
     if (hit) {
-      EXPECT_EQ(failed.error().native, driver::CUDA_ERROR_ILLEGAL_STATE);
+      EXPECT_EQ(failed.error().native(), driver::CUDA_ERROR_ILLEGAL_STATE);
       EXPECT_EQ(bench.reserved(), 20 * mib);
     }
     bench.machine->clear_faults();
@@ -95,7 +95,7 @@ TEST(classic_faults, a_refused_segment_is_no_block_and_a_failure_an_error) {
   bench.machine->fail(call::mem_alloc, 1, driver::CUDA_ERROR_ILLEGAL_STATE);
   const auto failed = bench.try_allocate(30 * mib);
   ASSERT_FALSE(failed);
-  EXPECT_EQ(failed.error().native, driver::CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(failed.error().native(), driver::CUDA_ERROR_ILLEGAL_STATE);
   EXPECT_EQ(bench.reserved(), 0U);
   EXPECT_EQ(bench.blocks.in_use(), 0U);
 }
@@ -127,7 +127,7 @@ TEST(classic_faults, closing_attempts_all_and_returns_the_first_failure) {
                         driver::CUDA_ERROR_ILLEGAL_STATE);
     const auto closed = bench.store->close(bench.bound);
     ASSERT_FALSE(closed);
-    EXPECT_EQ(closed.error().native, driver::CUDA_ERROR_ILLEGAL_STATE);
+    EXPECT_EQ(closed.error().native(), driver::CUDA_ERROR_ILLEGAL_STATE);
     EXPECT_TRUE(held.now() == 20 * mib || held.now() == 40 * mib) << "the other one went";
     EXPECT_EQ(bench.reserved(), 0U);
     EXPECT_EQ(bench.blocks.in_use(), 0U);

@@ -58,8 +58,8 @@ TEST_P(refused_traces, name_the_event) {
   const auto read = trace_of(recorded);
   ASSERT_FALSE(read);
   EXPECT_EQ(read.code(), errc::invalid_argument);
-  EXPECT_THAT(read.error().detail, HasSubstr("event 1: "));
-  EXPECT_THAT(read.error().detail, HasSubstr(GetParam().why));
+  EXPECT_THAT(read.error().detail(), HasSubstr("event 1: "));
+  EXPECT_THAT(read.error().detail(), HasSubstr(GetParam().why));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -42,7 +42,7 @@ TEST_F(event_test, NotReachedIsNoError) {
   fake.always[call::event_query] = driver::CUDA_ERROR_CAPTURED_EVENT;
   const auto refused = mark.is_complete();
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().native, 907);
+  EXPECT_EQ(refused.error().native(), 907);
   EXPECT_EQ(code_of(refused), errc::capture_forbidden);
 }
 
@@ -72,10 +72,10 @@ TEST_F(event_test, AnEmptyEventSaysWhetherItWasMovedFromOrClosed) {
   auto mark = event::create(device_at(0)).value();
   event moved{std::move(mark)};
   EXPECT_EQ(code_of(mark.is_complete()), errc::moved_from);  // NOLINT(bugprone-use-after-move)
-  EXPECT_TRUE(mark.empty());
-  EXPECT_FALSE(moved.empty());
+  EXPECT_FALSE(mark);
+  EXPECT_TRUE(moved);
   ASSERT_TRUE(moved.close());
-  EXPECT_TRUE(moved.empty());
+  EXPECT_FALSE(moved);
   EXPECT_EQ(code_of(moved.is_complete()), errc::closed);
   mark = std::move(moved);
   EXPECT_EQ(code_of(mark.is_complete()), errc::closed);
@@ -223,7 +223,7 @@ TEST_F(event_test, AGuardThatFailedPutsNothingBack) {
   {
     const thread_capture_mode_guard relaxed{device_at(0)};
     EXPECT_FALSE(relaxed);
-    EXPECT_EQ(relaxed.error().native, 999);
+    EXPECT_EQ(relaxed.error().native(), 999);
   }
   EXPECT_EQ(fake.calls().size(), 1u);
 }

@@ -48,9 +48,9 @@ TEST_F(lifetime_test, DestructorsReportTheFailingCallAndItsCode) {
   }
   std::vector<std::string_view> calls;
   for (const auto& each : heard.errors) {
-    calls.push_back(each.call);
-    EXPECT_EQ(each.native, driver::CUDA_ERROR_INVALID_HANDLE);
-    EXPECT_EQ(each.code, errc::invalid_handle);
+    calls.push_back(each.call());
+    EXPECT_EQ(each.native(), driver::CUDA_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(each.code(), errc::invalid_handle);
   }
   // Four events of their own and the pool's idle one.
   EXPECT_THAT(calls, UnorderedElementsAre("cuStreamDestroy", "cuEventDestroy", "cuEventDestroy",
@@ -64,7 +64,7 @@ TEST_F(lifetime_test, AContextThatCannotBeReleasedIsReported) {
   fake.always[call::device_primary_ctx_release] = driver::CUDA_ERROR_UNKNOWN;
   runtime_.reset();
   ASSERT_EQ(heard.errors.size(), 1u);
-  EXPECT_EQ(heard.errors[0].call, "cuDevicePrimaryCtxRelease");
+  EXPECT_EQ(heard.errors[0].call(), "cuDevicePrimaryCtxRelease");
 }
 
 TEST_F(lifetime_test, CloseReturnsWhatADestructorWouldReport) {
@@ -125,7 +125,7 @@ TEST_F(lifetime_test, AForkedChildTouchesNoDriver) {
     if (own->pool.acquire() || own->pool.trim() || own->pool.idle() != 0) return 100;
     if (device_at(0).context() || device_at(0).can_access_peer(device_at(1))) return 101;
     if (const thread_capture_mode_guard relaxed{device_at(0)};
-        relaxed || relaxed.error().code != errc::driver_gone) {
+        relaxed || relaxed.error().code() != errc::driver_gone) {
       return 102;
     }
     if (const auto trimmed = unused->trim(); trimmed || trimmed.code() != errc::driver_gone)

@@ -148,8 +148,8 @@ TEST(runtime_open, NamesEveryRequiredCallThatIsMissing) {
   const auto refused = runtime::open_table(fake.table, "fake");
   ASSERT_FALSE(refused);
   EXPECT_EQ(code_of(refused), errc::symbol_missing);
-  EXPECT_THAT(refused.error().detail, AllOf(HasSubstr("cuMemCreate"), HasSubstr("cuEventQuery"),
-                                            Not(HasSubstr("cuStreamGetId"))));
+  EXPECT_THAT(refused.error().detail(), AllOf(HasSubstr("cuMemCreate"), HasSubstr("cuEventQuery"),
+                                              Not(HasSubstr("cuStreamGetId"))));
   EXPECT_THAT(fake.calls(), IsEmpty());
 }
 
@@ -172,7 +172,7 @@ TEST(runtime_open, EveryCallOfOpeningMayFail) {
     fake.fail_nth(nth, driver::CUDA_ERROR_UNKNOWN);
     const auto refused = runtime::open_table(fake.table, "fake");
     ASSERT_FALSE(refused) << nth;
-    EXPECT_EQ(refused.error().call, driver::info(fake.calls().back()).symbol);
+    EXPECT_EQ(refused.error().call(), driver::info(fake.calls().back()).symbol);
     EXPECT_EQ(fake.calls().size(), nth);
   }
 }
@@ -212,8 +212,9 @@ TEST(runtime_number, IsTheLowestThatIsFreeAsLongAsThereIsOne) {
   }
   const auto refused = runtime_number::take();
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error(), (error{.code = errc::limit_exceeded,
-                                    .detail = "there are 4096 open runtimes already"}));
+  EXPECT_EQ(
+      refused.error(),
+      (error{{.code = errc::limit_exceeded, .detail = "there are 4096 open runtimes already"}}));
   fake_driver fake{1};
   EXPECT_EQ(code_of(runtime::open_table(fake.table, "fake")), errc::limit_exceeded);
   taken[9].reset();
@@ -246,7 +247,7 @@ TEST_F(runtime_test, AContextThatCannotBeHadIsAskedForAgain) {
   const auto refused = device_at(0).memory_info();
   ASSERT_FALSE(refused);
   EXPECT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_EQ(refused.error().call, "cuDevicePrimaryCtxRetain");
+  EXPECT_EQ(refused.error().call(), "cuDevicePrimaryCtxRetain");
   fake.always.clear();
   EXPECT_TRUE(device_at(0).memory_info());
 }
@@ -266,7 +267,7 @@ TEST_F(runtime_test, IsDescribed) {
   described.driver = "libcuda.so.1";
   described.driver_version = 12080;
   described.missing_calls = {"cuMemCreate", "cuStreamGetId"};
-  described.no_real_driver = error{.code = errc::no_device};
+  described.no_real_driver = error{{.code = errc::no_device}};
   EXPECT_EQ(to_string(described),
             "libcuda.so.1, CUDA 12.8; lacks cuMemCreate, cuStreamGetId; no real driver: "
             "no_device: there is no such device");
@@ -365,11 +366,11 @@ TEST_F(runtime_test, EnablingPeersTwiceIsNoError) {
   fake.always[call::ctx_disable_peer_access] = driver::CUDA_ERROR_UNKNOWN;
   const auto refused = device_at(0).disable_peer_access(device_at(1));
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().call, "cuCtxDisablePeerAccess");
+  EXPECT_EQ(refused.error().call(), "cuCtxDisablePeerAccess");
   fake.always[call::device_can_access_peer] = driver::CUDA_ERROR_UNKNOWN;
   const auto unanswered = device_at(0).can_access_peer(device_at(1));
   ASSERT_FALSE(unanswered);
-  EXPECT_EQ(unanswered.error().call, "cuDeviceCanAccessPeer");
+  EXPECT_EQ(unanswered.error().call(), "cuDeviceCanAccessPeer");
 }
 
 TEST_F(runtime_test, ADeviceIsItsOwnPeer) {

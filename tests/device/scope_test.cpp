@@ -110,8 +110,8 @@ TEST_F(scope_test, TheFirstFailureOfAnyCallComesBackAndNothingIsLost) {
       fake.fail_nth(nth, driver::CUDA_ERROR_UNKNOWN);
       const auto outcome = each.run(device_at(0), own);
       ASSERT_FALSE(outcome);
-      EXPECT_EQ(outcome.error().call, driver::info(failing).symbol);
-      EXPECT_EQ(outcome.error().native, 999);
+      EXPECT_EQ(outcome.error().call(), driver::info(failing).symbol);
+      EXPECT_EQ(outcome.error().native(), 999);
       EXPECT_EQ(code_of(outcome), errc::driver_error);
       EXPECT_THAT(fake.stack(), ElementsAre(fake_driver::context_of(0)));
       // What the driver refused to destroy is still there, and so is what could not be destroyed
@@ -154,8 +154,8 @@ TEST_F(scope_test, AScopeThatCannotBeLeftIsReported) {
     fake.always[call::ctx_pop_current] = driver::CUDA_ERROR_INVALID_CONTEXT;
   }
   ASSERT_EQ(heard.errors.size(), 1u);
-  EXPECT_EQ(heard.errors[0].call, "cuCtxPopCurrent");
-  EXPECT_EQ(heard.errors[0].native, driver::CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(heard.errors[0].call(), "cuCtxPopCurrent");
+  EXPECT_EQ(heard.errors[0].native(), driver::CUDA_ERROR_INVALID_CONTEXT);
 }
 
 TEST_F(scope_test, AScopeThatIsLeftAtTheSecondTryLeavesTheOuterContextCurrent) {

@@ -64,7 +64,7 @@ TEST(simulated_runtime, IsWhatTheOptionsSay) {
   settings.sim_devices = 0;
   const auto refused = runtime::open(settings);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error(), (error{.code = errc::bad_option, .detail = "sim_devices = 0"}));
+  EXPECT_EQ(refused.error(), (error{{.code = errc::bad_option, .detail = "sim_devices = 0"}}));
 }
 
 TEST(simulated_runtime, IsTheBestAvailableWithoutADriver) {
@@ -73,15 +73,17 @@ TEST(simulated_runtime, IsTheBestAvailableWithoutADriver) {
   const auto opened = runtime::open(settings).value();
   EXPECT_EQ(opened->describe().driver, "simulated");
   ASSERT_TRUE(opened->describe().no_real_driver);
-  EXPECT_EQ(opened->describe().no_real_driver->code, errc::driver_unavailable);
+  EXPECT_EQ(opened->describe().no_real_driver->code(), errc::driver_unavailable);
 }
 
 TEST(simulated_runtime, IsTheBestAvailableBesideADriverThatCannotBeUsed) {
   options settings;
   settings.driver_path = WEIR_FAKE_TOO_OLD;
-  EXPECT_EQ(runtime::open(settings).value()->describe().no_real_driver->code, errc::driver_too_old);
+  EXPECT_EQ(runtime::open(settings).value()->describe().no_real_driver->code(),
+            errc::driver_too_old);
   settings.driver_path = WEIR_FAKE_LACKS_REQUIRED;
-  EXPECT_EQ(runtime::open(settings).value()->describe().no_real_driver->code, errc::symbol_missing);
+  EXPECT_EQ(runtime::open(settings).value()->describe().no_real_driver->code(),
+            errc::symbol_missing);
   settings.runtime = runtime_choice::cuda;
   EXPECT_EQ(code_of(runtime::open(settings)), errc::symbol_missing);
 }
@@ -91,7 +93,7 @@ TEST(simulated_runtime, IsNoSubstituteForADriverThatFails) {
   settings.driver_path = WEIR_FAKE_COMPLETE;  // loads, and refuses to start
   const auto refused = runtime::open(settings);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().call, "cuInit");
+  EXPECT_EQ(refused.error().call(), "cuInit");
 }
 
 TEST_F(simulated_test, DescribesItsDevices) {
@@ -320,7 +322,7 @@ TEST_F(simulated_test, AFullDeviceIsOutOfMemoryWithTheSize) {
   const auto refused = physical_handle::create(device_at(0), 8_GiB);
   ASSERT_FALSE(refused);
   EXPECT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_EQ(refused.error().requested, 8_GiB);
+  EXPECT_EQ(refused.error().requested(), 8_GiB);
   const context_scope bound{device_at(0)};
   EXPECT_EQ(code_of(allocate_plain(bound, 8_GiB)), errc::out_of_memory);
 }

@@ -99,8 +99,8 @@ TEST_F(stream_registry_test, AThreadsDefaultStreamCannotBeWatched) {
   for (const auto& refused : {watch_stream(own), unwatch_stream(own)}) {
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error(),
-              (error{.code = errc::bad_stream,
-                     .detail = "a thread's default stream is another stream on every thread"}));
+              (error{{.code = errc::bad_stream,
+                      .detail = "a thread's default stream is another stream on every thread"}}));
   }
   ASSERT_TRUE(watch_stream(stream_ref::legacy(device_at(0))));
   EXPECT_THAT(all_ids(), ElementsAre(stream_id{6}));
@@ -122,7 +122,7 @@ TEST_F(stream_registry_test, SourcesAreAskedEachTimeUntilTheirRegistrationGoes) 
                                ++asked;
                                streams.insert(streams.end(), named.begin(), named.end());
                              }).value()};
-  EXPECT_FALSE(registration->empty());
+  EXPECT_TRUE(*registration);
   EXPECT_EQ(asked, 0);
   std::uint64_t seen = 0;
   EXPECT_THAT(ids_since(seen), ElementsAre(stream_id{0x105}));
@@ -155,14 +155,14 @@ TEST_F(stream_registry_test, EverySourceHasItsOwnRegistration) {
   b.reset();
   EXPECT_EQ(who(), "ac");
   stream_source_registration moved{std::move(*a)};
-  EXPECT_TRUE(a->empty());  // NOLINT(bugprone-use-after-move)
-  EXPECT_FALSE(moved.empty());
+  EXPECT_FALSE(*a);  // NOLINT(bugprone-use-after-move)
+  EXPECT_TRUE(moved);
   a.reset();
   EXPECT_EQ(who(), "ac");
   moved = source('d');  // swapped with a temporary, which takes the old one along
   EXPECT_EQ(who(), "cd");
   moved = stream_source_registration{};
-  EXPECT_TRUE(moved.empty());
+  EXPECT_FALSE(moved);
   EXPECT_EQ(who(), "c");
 }
 

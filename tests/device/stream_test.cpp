@@ -143,9 +143,9 @@ TEST_F(stream_test, AnIdIsNotAskedForDuringACapture) {
     const auto refused = legacy.id();
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error(),
-              (error{.code = errc::capture_forbidden,
-                     .call = "cuStreamGetId",
-                     .detail = "a stream's id must be known before its capture begins"}));
+              (error{{.code = errc::capture_forbidden,
+                      .call = "cuStreamGetId",
+                      .detail = "a stream's id must be known before its capture begins"}}));
   };
   fake.capture = driver::CU_STREAM_CAPTURE_STATUS_ACTIVE;
   expect_refused();
@@ -163,7 +163,7 @@ TEST_F(stream_test, AFailureToAskForACaptureIsNoCapture) {
   const auto refused = stream_ref::legacy(device_at(0)).id();
   ASSERT_FALSE(refused);
   EXPECT_EQ(code_of(refused), errc::invalid_handle);
-  EXPECT_EQ(refused.error().call, "cuStreamIsCapturing");
+  EXPECT_EQ(refused.error().call(), "cuStreamIsCapturing");
   EXPECT_EQ(fake.count(call::stream_get_id), 0u);
 }
 
@@ -187,8 +187,8 @@ TEST_F(stream_test, WhatIsNoStreamIsFound) {
     const auto refused = gone.validate();
     ASSERT_FALSE(refused) << answer;
     EXPECT_EQ(code_of(refused), errc::bad_stream) << answer;
-    EXPECT_EQ(refused.error().native, answer);
-    EXPECT_EQ(refused.error().call, "cuStreamGetCtx");
+    EXPECT_EQ(refused.error().native(), answer);
+    EXPECT_EQ(refused.error().call(), "cuStreamGetCtx");
   }
   fake.always[call::stream_get_ctx] = driver::CUDA_ERROR_LAUNCH_FAILED;
   EXPECT_EQ(code_of(gone.validate()), errc::device_lost);
@@ -208,7 +208,7 @@ TEST_F(stream_test, AFailureOnTheWayToTheStreamsDeviceIsReturned) {
     fake.always = {{which, driver::CUDA_ERROR_UNKNOWN}};
     const auto refused = theirs.validate();
     ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().call, driver::info(which).symbol);
+    EXPECT_EQ(refused.error().call(), driver::info(which).symbol);
     EXPECT_EQ(fake.stack(), stack);
   }
 }

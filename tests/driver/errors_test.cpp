@@ -79,10 +79,10 @@ TEST(driver_errors, only_success_is_internal) {
 TEST(driver_errors, an_error_names_its_call) {
   const error made =
       make_error(call::mem_create, CUDA_ERROR_OUT_OF_MEMORY, bytes{64 << 20}, "device 3");
-  EXPECT_EQ(made.code, errc::out_of_memory);
-  EXPECT_EQ(made.native, 2);
-  EXPECT_EQ(made.call, "cuMemCreate");
-  EXPECT_EQ(made.requested, bytes{64 << 20});
+  EXPECT_EQ(made.code(), errc::out_of_memory);
+  EXPECT_EQ(made.native(), 2);
+  EXPECT_EQ(made.call(), "cuMemCreate");
+  EXPECT_EQ(made.requested(), bytes{64 << 20});
   EXPECT_EQ(made.message(),
             "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): device 3");
 }
@@ -92,7 +92,7 @@ TEST(driver_errors, check_lets_success_through) {
   const auto failed = check(call::event_query, CUDA_ERROR_NOT_READY);
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.code(), errc::not_ready);
-  EXPECT_EQ(failed.error().call, "cuEventQuery");
+  EXPECT_EQ(failed.error().call(), "cuEventQuery");
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ long failures_until_enough(const char* path) {
     const auto loaded = load(path);
     if (!testing_support::scarce_memory::take_failure()) return enough;
     EXPECT_FALSE(loaded) << enough;
-    EXPECT_EQ(loaded.error(), error{.code = errc::no_host_memory}) << enough;
+    EXPECT_EQ(loaded.error(), error{{.code = errc::no_host_memory}}) << enough;
   }
   return -1;
 }

@@ -116,7 +116,7 @@ TEST(loader, names_every_required_call_that_is_missing) {
   const auto loaded = load(WEIR_FAKE_LACKS_REQUIRED);
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.code(), errc::symbol_missing);
-  EXPECT_EQ(loaded.error().detail,
+  EXPECT_EQ(loaded.error().detail(),
             std::string{WEIR_FAKE_LACKS_REQUIRED} + " lacks cuStreamQuery, cuMemCreate");
 }
 
@@ -124,43 +124,44 @@ TEST(loader, refuses_a_driver_that_is_too_old_and_says_how_old) {
   const auto loaded = load(WEIR_FAKE_TOO_OLD);
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.code(), errc::driver_too_old);
-  EXPECT_EQ(loaded.error().detail,
+  EXPECT_EQ(loaded.error().detail(),
             std::string{WEIR_FAKE_TOO_OLD} + " is of CUDA 11.1, weir needs 11.2");
 }
 
 TEST(loader, names_the_call_for_the_version_where_that_is_missing) {
   const auto loaded = load(WEIR_FAKE_WITHOUT_VERSION);
   ASSERT_FALSE(loaded);
-  EXPECT_EQ(loaded.error(), (error{.code = errc::symbol_missing,
-                                   .detail = std::string{WEIR_FAKE_WITHOUT_VERSION} +
-                                             " lacks cuDriverGetVersion"}));
+  EXPECT_EQ(
+      loaded.error(),
+      (error{{.code = errc::symbol_missing,
+              .detail = std::string{WEIR_FAKE_WITHOUT_VERSION} + " lacks cuDriverGetVersion"}}));
 }
 
 TEST(loader, says_that_a_driver_is_old_before_it_says_what_that_lacks) {
   const auto loaded = load(WEIR_FAKE_OLD_WITHOUT_COUNT);
   ASSERT_FALSE(loaded);
-  EXPECT_EQ(loaded.error(), (error{.code = errc::driver_too_old,
-                                   .detail = std::string{WEIR_FAKE_OLD_WITHOUT_COUNT} +
-                                             " is of CUDA 11.1, weir needs 11.2"}));
+  EXPECT_EQ(loaded.error(), (error{{.code = errc::driver_too_old,
+                                    .detail = std::string{WEIR_FAKE_OLD_WITHOUT_COUNT} +
+                                              " is of CUDA 11.1, weir needs 11.2"}}));
 }
 
 TEST(loader, refuses_the_stub_that_toolkits_ship_for_linking) {
   const auto loaded = load(WEIR_FAKE_STUB);
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.code(), errc::driver_unavailable);
-  EXPECT_EQ(loaded.error().native, CUDA_ERROR_STUB_LIBRARY);
-  EXPECT_EQ(loaded.error().call, "cuDriverGetVersion");
-  EXPECT_EQ(loaded.error().detail, std::string{WEIR_FAKE_STUB} + ": CUDA_ERROR_STUB_LIBRARY");
+  EXPECT_EQ(loaded.error().native(), CUDA_ERROR_STUB_LIBRARY);
+  EXPECT_EQ(loaded.error().call(), "cuDriverGetVersion");
+  EXPECT_EQ(loaded.error().detail(), std::string{WEIR_FAKE_STUB} + ": CUDA_ERROR_STUB_LIBRARY");
 }
 
 TEST(loader, takes_any_failure_to_tell_the_version_for_no_driver) {
   const auto loaded = load(WEIR_FAKE_REFUSES);
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.error(),
-            (error{.code = errc::driver_unavailable,
-                   .native = CUDA_ERROR_NOT_INITIALIZED,
-                   .call = "cuDriverGetVersion",
-                   .detail = std::string{WEIR_FAKE_REFUSES} + ": CUDA_ERROR_NOT_INITIALIZED"}));
+            (error{{.code = errc::driver_unavailable,
+                    .native = CUDA_ERROR_NOT_INITIALIZED,
+                    .call = "cuDriverGetVersion",
+                    .detail = std::string{WEIR_FAKE_REFUSES} + ": CUDA_ERROR_NOT_INITIALIZED"}}));
 }
 
 TEST(loader, says_which_library_is_not_there) {
@@ -168,7 +169,7 @@ TEST(loader, says_which_library_is_not_there) {
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.code(), errc::driver_unavailable);
   // What the dynamic loader has against it, and not the name alone.
-  EXPECT_THAT(loaded.error().detail, StartsWith("libweir_no_such_driver.so.1: "));
+  EXPECT_THAT(loaded.error().detail(), StartsWith("libweir_no_such_driver.so.1: "));
 }
 
 TEST(loader, refuses_a_file_that_is_no_library) {
@@ -177,7 +178,7 @@ TEST(loader, refuses_a_file_that_is_no_library) {
   const auto loaded = load(path.c_str());
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.code(), errc::driver_unavailable);
-  EXPECT_THAT(loaded.error().detail, StartsWith(path + ": "));
+  EXPECT_THAT(loaded.error().detail(), StartsWith(path + ": "));
 }
 
 TEST(loader, refuses_a_library_that_is_no_driver) {
@@ -185,8 +186,8 @@ TEST(loader, refuses_a_library_that_is_no_driver) {
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.code(), errc::symbol_missing);
   // The file that the dynamic loader chose for the name.
-  EXPECT_THAT(loaded.error().detail, StartsWith("/"));
-  EXPECT_THAT(loaded.error().detail, HasSubstr("/libm.so.6 lacks cuInit, cuDriverGetVersion, "));
+  EXPECT_THAT(loaded.error().detail(), StartsWith("/"));
+  EXPECT_THAT(loaded.error().detail(), HasSubstr("/libm.so.6 lacks cuInit, cuDriverGetVersion, "));
 }
 
 TEST(loader, refuses_an_empty_path) {
@@ -195,7 +196,7 @@ TEST(loader, refuses_an_empty_path) {
     const auto loaded = load(path);
     ASSERT_FALSE(loaded);
     EXPECT_EQ(loaded.error(),
-              (error{.code = errc::invalid_argument, .detail = "the driver's path is empty"}));
+              (error{{.code = errc::invalid_argument, .detail = "the driver's path is empty"}}));
   }
 }
 

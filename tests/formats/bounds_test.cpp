@@ -134,14 +134,14 @@ TEST(bounds, count_the_copies_of_texts_that_a_snapshot_shares) {
     SCOPED_TRACE(where);
     constexpr std::size_t length = 200'000;
     const auto few = formats::read_torch_snapshot(sharing_snapshot(where, length, 8), "x");
-    ASSERT_TRUE(few) << few.error().detail;
+    ASSERT_TRUE(few) << few.error().detail();
     EXPECT_EQ(few->events.size(), 8u);
     const std::string many = sharing_snapshot(where, length, 40);
     ASSERT_LT(many.size(), length + 40 * 100);
     const auto refused = formats::read_torch_snapshot(many, "x");
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.code(), errc::limit_exceeded);
-    EXPECT_EQ(refused.error().detail,
+    EXPECT_EQ(refused.error().detail(),
               "the texts of the snapshot's frames and remarks are longer than a reader takes, "
               "compared with the file");
     // Names as long as those of real programs may be shared by any number of entries.

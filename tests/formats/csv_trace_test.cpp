@@ -82,12 +82,12 @@ TEST(csv_trace, may_begin_with_remarks_and_end_with_empty_lines) {
         lines + "\r\n\n", "#\r\n" + lines}) {
     EXPECT_TRUE(formats::is_csv_trace(text)) << text;
     const auto read = formats::read_csv_trace(text, "x");
-    ASSERT_TRUE(read) << text << read.error().detail;
+    ASSERT_TRUE(read) << text << read.error().detail();
     EXPECT_EQ(read->events.size(), 2u) << text;
   }
   EXPECT_FALSE(formats::is_csv_trace("# a remark\n# another\n"));
   EXPECT_FALSE(formats::is_csv_trace("# a remark\nThread,Time,Action,Pointer,Size,Stream\n"));
-  EXPECT_EQ(formats::read_csv_trace(lines + names, "x").error().detail, "x:3: not a number");
+  EXPECT_EQ(formats::read_csv_trace(lines + names, "x").error().detail(), "x:3: not a number");
   EXPECT_TRUE(formats::read_csv_trace("\n", "x").value().events.empty());
 }
 
@@ -96,7 +96,7 @@ TEST(csv_trace, names_the_line_that_is_wrong) {
     const auto read = formats::read_csv_trace("a,1,1,0,0\n" + text, "t.csv");
     ASSERT_FALSE(read) << text;
     EXPECT_EQ(read.code(), errc::invalid_argument);
-    EXPECT_EQ(read.error().detail, "t.csv:2: " + why);
+    EXPECT_EQ(read.error().detail(), "t.csv:2: " + why);
   };
   refused("a,2,1,0", "not op,id,bytes,stream,t_us");
   refused("a,2,1,0,0,0", "not op,id,bytes,stream,t_us");
@@ -124,7 +124,7 @@ TEST(csv_trace, names_the_line_that_is_wrong) {
   const auto refused_at_3 = [](std::string lines, std::string why) {
     const auto read = formats::read_csv_trace("a,1,1,0,0\nr,1,,0,0\n" + lines, "t.csv");
     ASSERT_FALSE(read) << lines;
-    EXPECT_EQ(read.error().detail, "t.csv:3: " + why);
+    EXPECT_EQ(read.error().detail(), "t.csv:3: " + why);
   };
   refused_at_3("s,1,,0,0", "the block is used after its free");
   refused_at_3("r,1,,0,0", "the block is freed twice, or freed before its release");
@@ -139,12 +139,12 @@ TEST(csv_trace, reads_the_peaks_of_its_row) {
   EXPECT_TRUE(formats::read_csv_peaks(text, "p", "three").value().empty());
   EXPECT_TRUE(formats::read_csv_peaks("one,1,2,3,4,5,6,7\n", "p", "one").value().empty())
       << "the first line has the columns' names";
-  EXPECT_EQ(formats::read_csv_peaks("a,b\n", "p", "a").error().detail,
+  EXPECT_EQ(formats::read_csv_peaks("a,b\n", "p", "a").error().detail(),
             "p:1: expected eight columns");
   for (const std::size_t column : {3, 5, 6, 7}) {
     std::string row = "one,1,2,3,4,5,6,7\n";
     row[2 * column + 2] = 'x';
-    EXPECT_EQ(formats::read_csv_peaks("t,s,a,r,a,d,e,x\n" + row, "p", "one").error().detail,
+    EXPECT_EQ(formats::read_csv_peaks("t,s,a,r,a,d,e,x\n" + row, "p", "one").error().detail(),
               "p:2: not a number")
         << row;
   }
@@ -155,7 +155,7 @@ TEST(csv_trace, keeps_to_limits) {
   EXPECT_TRUE(formats::read_csv_trace(two, "x", {.events = 2}));
   const auto refused = formats::read_csv_trace(two, "x", {.events = 1});
   EXPECT_EQ(refused.code(), errc::limit_exceeded);
-  EXPECT_EQ(refused.error().detail, "x: too many events");
+  EXPECT_EQ(refused.error().detail(), "x: too many events");
 }
 
 }  // namespace

@@ -254,11 +254,11 @@ TEST(exports, files_appear_whole_or_not_at_all) {
   EXPECT_EQ(folder.files(), 1u);
   const auto refused = formats::write_file(folder.path("no/such"), "x");
   EXPECT_EQ(refused.code(), errc::system);
-  EXPECT_EQ(refused.error().detail, folder.path("no/such") + ": No such file or directory");
+  EXPECT_EQ(refused.error().detail(), folder.path("no/such") + ": No such file or directory");
   EXPECT_EQ(formats::write_file("/dev/full/x", "x").code(), errc::system);
   // What cannot be put in its place leaves nothing.
   std::filesystem::create_directory(folder.path("folder"));
-  EXPECT_EQ(formats::write_file(folder.path("folder"), "x").error().detail,
+  EXPECT_EQ(formats::write_file(folder.path("folder"), "x").error().detail(),
             folder.path("folder") + ": Is a directory");
   EXPECT_EQ(folder.files(), 2u);
 }
@@ -276,8 +276,8 @@ TEST(exports, files_that_the_disk_has_no_room_for_leave_what_was_there) {
   const auto buffered = formats::write_file(folder.path("a"), std::string(4097, 'x'));
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
-  EXPECT_EQ(large.error().detail, folder.path("a") + ": File too large");
-  EXPECT_EQ(buffered.error().detail, folder.path("a") + ": File too large");
+  EXPECT_EQ(large.error().detail(), folder.path("a") + ": File too large");
+  EXPECT_EQ(buffered.error().detail(), folder.path("a") + ": File too large");
   EXPECT_EQ(read_bytes(folder.path("a")), "precious");
   EXPECT_EQ(folder.files(), 1u);
 }

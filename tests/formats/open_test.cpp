@@ -93,14 +93,14 @@ TEST(open, refuses_what_is_compressed_and_cut) {
       const auto cut = formats::decompress(gzip.substr(0, gzip.size() - missing));
       ASSERT_FALSE(cut) << size << " without " << missing;
       EXPECT_EQ(cut.code(), errc::system);
-      EXPECT_EQ(cut.error().detail, "gzip: the file is incomplete");
+      EXPECT_EQ(cut.error().detail(), "gzip: the file is incomplete");
     }
     const std::string zstd = zstded(csv_of(size));
     for (std::size_t missing = 1; missing < zstd.size() - 4; missing += missing < 20 ? 1 : 50) {
       const auto cut = formats::decompress(zstd.substr(0, zstd.size() - missing));
       ASSERT_FALSE(cut) << size << " without " << missing;
       EXPECT_EQ(cut.code(), errc::system);
-      EXPECT_EQ(cut.error().detail, "zstd: the file is incomplete");
+      EXPECT_EQ(cut.error().detail(), "zstd: the file is incomplete");
     }
   }
 }
@@ -151,7 +151,7 @@ TEST(open, peaks_beside_the_trace_are_those_of_a_short_regular_file) {
   EXPECT_TRUE(read_recording(folder.path("run.csv")).value().peaks.empty());
   const auto pipe = formats::read_regular_file(folder.path("peaks.csv"));
   EXPECT_EQ(pipe.code(), errc::system);
-  EXPECT_EQ(pipe.error().detail, folder.path("peaks.csv") + ": expected a regular file");
+  EXPECT_EQ(pipe.error().detail(), folder.path("peaks.csv") + ": expected a regular file");
   ASSERT_EQ(::unlink(folder.path("peaks.csv").c_str()), 0);
   EXPECT_EQ(formats::read_regular_file(folder.path("peaks.csv")).code(), errc::not_found);
   EXPECT_EQ(formats::read_regular_file(folder.path("")).code(), errc::system) << "a folder";
@@ -182,12 +182,12 @@ TEST(open, refuses_with_the_path) {
     const auto read = read_recording(folder.path("f"));
     ASSERT_FALSE(read) << why;
     EXPECT_EQ(read.code(), code) << read.error().message();
-    EXPECT_EQ(read.error().detail, folder.path("f") + ":" + why);
-    EXPECT_EQ(formats::read_recording_from(bytes, folder.path("f")).error().detail,
-              read.error().detail);
+    EXPECT_EQ(read.error().detail(), folder.path("f") + ":" + why);
+    EXPECT_EQ(formats::read_recording_from(bytes, folder.path("f")).error().detail(),
+              read.error().detail());
   };
   EXPECT_EQ(read_recording(folder.path("none")).code(), errc::not_found);
-  EXPECT_EQ(read_recording(folder.path("none")).error().detail,
+  EXPECT_EQ(read_recording(folder.path("none")).error().detail(),
             folder.path("none") + ": No such file or directory");
   EXPECT_EQ(read_recording(folder.path("")).code(), errc::system);
   refused("", errc::invalid_argument, " the file is empty");
@@ -240,8 +240,8 @@ TEST(open, refuses_files_that_grow_without_end) {
     ASSERT_LT(bytes.size(), 1u << 14);
     const auto refused = formats::read_recording_from(bytes, "x", small);
     EXPECT_EQ(refused.code(), errc::limit_exceeded);
-    EXPECT_EQ(refused.error().detail, "x: the file is too large");
-    EXPECT_EQ(refused.error().requested, weir::bytes{1 << 20});
+    EXPECT_EQ(refused.error().detail(), "x: the file is too large");
+    EXPECT_EQ(refused.error().requested(), weir::bytes{1 << 20});
   }
   // The limit itself is allowed.
   const scratch_folder folder;
@@ -251,7 +251,7 @@ TEST(open, refuses_files_that_grow_without_end) {
     EXPECT_TRUE(formats::read_file(folder.path("f"), {.bytes = size}));
     EXPECT_TRUE(formats::decompress(gzipped(text), {.bytes = size}));
     EXPECT_TRUE(formats::decompress(zstded(text), {.bytes = size}));
-    EXPECT_EQ(formats::read_file(folder.path("f"), {.bytes = size - 1}).error().detail,
+    EXPECT_EQ(formats::read_file(folder.path("f"), {.bytes = size - 1}).error().detail(),
               folder.path("f") + ": the file is too large");
     EXPECT_EQ(formats::decompress(gzipped(text), {.bytes = size - 1}).code(), errc::limit_exceeded);
     EXPECT_EQ(formats::decompress(zstded(text), {.bytes = size - 1}).code(), errc::limit_exceeded);

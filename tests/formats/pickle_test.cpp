@@ -47,7 +47,7 @@ std::string text_of(const pickle& read, const formats::pickle_value& value) {
 std::string evaluated(std::string_view body) {
   const std::string whole = "\x80\x04" + std::string{body};
   const auto read = pickle::read(whole);
-  return read ? text_of(*read, read->root()) : read.error().detail;
+  return read ? text_of(*read, read->root()) : read.error().detail();
 }
 
 std::string refusal(std::string_view body) {
@@ -55,7 +55,7 @@ std::string refusal(std::string_view body) {
   const auto read = pickle::read(whole);
   if (read) return "";
   EXPECT_EQ(read.code(), errc::invalid_argument);
-  return read.error().detail;
+  return read.error().detail();
 }
 
 TEST(pickle, reads_numbers_and_texts) {
@@ -305,7 +305,7 @@ TEST(pickle, has_a_protocol_from_2_to_5) {
   }
   for (const char protocol : {'\x01', '\x06', '\xff'}) {
     EXPECT_FALSE(formats::is_pickle(std::string{'\x80', protocol}));
-    EXPECT_EQ(pickle::read(std::string{'\x80', protocol, 'N', '.'}).error().detail,
+    EXPECT_EQ(pickle::read(std::string{'\x80', protocol, 'N', '.'}).error().detail(),
               "not a pickle of protocol 2 to 5");
     EXPECT_THAT(refusal(std::string{'\x80', protocol, 'N', '.'}),
                 HasSubstr("unsupported pickle protocol; expected 2 to 5"));

@@ -129,7 +129,7 @@ TEST(rmm_log, names_the_line_that_is_wrong) {
     const auto read = formats::read_rmm_log(header + line, "t.log");
     ASSERT_FALSE(read) << line;
     EXPECT_EQ(read.code(), errc::invalid_argument);
-    EXPECT_EQ(read.error().detail, "t.log:2: " + why);
+    EXPECT_EQ(read.error().detail(), "t.log:2: " + why);
   };
   refused("1,2,3", "not Thread,Time,Action,Pointer,Size,Stream");
   for (const char* const time :
@@ -145,7 +145,7 @@ TEST(rmm_log, names_the_line_that_is_wrong) {
   const auto huge = formats::read_rmm_log(
       header + "1,00:00:00,allocate,0x1,1,0\n1,00:00:00,allocate,0x2,18446744073709551615,0",
       "t.log");
-  EXPECT_EQ(huge.error().detail, "t.log:3: the live bytes exceed the address space");
+  EXPECT_EQ(huge.error().detail(), "t.log:3: the live bytes exceed the address space");
   EXPECT_EQ(logged_times("1,00:00:00,allocate,0X1F,1,0x0\n").size(), 1u);
 }
 

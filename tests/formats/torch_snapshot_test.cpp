@@ -457,7 +457,7 @@ TEST(torch_snapshot, of_several_devices_says_which_is_read_and_reads_which_is_as
             "the snapshot has cuda:0 (at most 8 KiB), cuda:1 (at most 64 B); reading cuda:1");
   const auto missing = formats::read_torch_snapshot(bytes, "x", {}, {.device = 2});
   EXPECT_EQ(missing.code(), errc::invalid_argument);
-  EXPECT_EQ(missing.error().detail,
+  EXPECT_EQ(missing.error().detail(),
             "the snapshot has no device 2; it has cuda:0 (at most 8 KiB), cuda:1 (at most 64 B)");
 }
 
@@ -489,7 +489,7 @@ std::string one_dict_many_times(int count) {
 TEST(torch_snapshot, does_not_search_one_large_dict_again_and_again) {
   const auto refused = formats::read_torch_snapshot(one_dict_many_times(20'000), "x");
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().detail, HasSubstr("refer to each other too often"));
+  EXPECT_THAT(refused.error().detail(), HasSubstr("refer to each other too often"));
   EXPECT_TRUE(formats::read_torch_snapshot(one_dict_many_times(10), "x"));
 }
 
@@ -627,21 +627,21 @@ TEST(torch_snapshot, with_a_history_is_of_its_device_whatever_the_segments_say) 
 }
 
 TEST(torch_snapshot, refuses_pickles_of_something_else) {
-  const auto refusal = [](const py& snapshot) { return read(snapshot).error().detail; };
+  const auto refusal = [](const py& snapshot) { return read(snapshot).error().detail(); };
   const std::string none = "not a PyTorch snapshot: ";
   EXPECT_EQ(refusal(1), none + "expected a list of segments");
   EXPECT_EQ(refusal(py::dict({})), none + "expected a list of segments");
   EXPECT_EQ(refusal(py::dict({{"segments", 1}})), none + "expected a list of segments");
   EXPECT_EQ(refusal(py::list({1})), none + "expected a dict for each segment");
   for (const py& wrong : {py{1}, py::dict({{"addr", 1}})})
-    EXPECT_EQ(read_history({entry("oom", 0, 1, 0), wrong}).error().detail,
+    EXPECT_EQ(read_history({entry("oom", 0, 1, 0), wrong}).error().detail(),
               none + "entry 1 has no action");
   EXPECT_TRUE(read(py::list({}))) << "a bare list is segments";
   constexpr std::int64_t half = INT64_MAX;
   EXPECT_EQ(read_history(
                 {entry("alloc", 1, half, 0), entry("alloc", 2, half, 0), entry("alloc", 3, 2, 0)})
                 .error()
-                .detail,
+                .detail(),
             none + "the live bytes exceed the address space");
 }
 
@@ -652,7 +652,7 @@ TEST(torch_snapshot, keeps_to_limits) {
   EXPECT_EQ(read(snapshot, {.events = 2}).value().events.size(), 2u);
   const auto refused = read(snapshot, {.events = 1});
   EXPECT_EQ(refused.code(), errc::limit_exceeded);
-  EXPECT_EQ(refused.error().detail, "the snapshot has more events than a reader takes");
+  EXPECT_EQ(refused.error().detail(), "the snapshot has more events than a reader takes");
 }
 
 /// A list of ten thousand blocks, named by ten thousand segments.
@@ -669,7 +669,7 @@ TEST(torch_snapshot, is_not_led_on_an_endless_walk) {
   bytes += "e.";
   const auto read = formats::read_torch_snapshot(bytes, "x");
   ASSERT_FALSE(read);
-  EXPECT_THAT(read.error().detail, HasSubstr("too often"));
+  EXPECT_THAT(read.error().detail(), HasSubstr("too often"));
 }
 
 /// So many blocks, which are the annotations, too, and an entry with a stack of one frame.
@@ -700,7 +700,7 @@ TEST(torch_snapshot, does_not_walk_on_behind_annotations_that_were_too_many) {
   EXPECT_EQ(read->texts.size(), 10u);
   const auto refused = formats::read_torch_snapshot(snapshot_with_blocks_as_annotations(1000), "x");
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().detail,
+  EXPECT_EQ(refused.error().detail(),
             "not a PyTorch snapshot: its parts refer to each other too often");
 }
 

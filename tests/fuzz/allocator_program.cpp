@@ -207,8 +207,7 @@ void program::allocate() {
   });
   if (!allocation) {
     const errc code = allocation.code();
-    const bool limited = tag_limits_[tagged] != bytes::max().count();
-    const bool usual = code == errc::out_of_memory || (code == errc::limit_exceeded && limited);
+    const bool usual = code == errc::out_of_memory;
     require(faulted_ || usual || bad, "allocate: " + allocation.error().message());
     return;
   }
@@ -463,8 +462,8 @@ void program::end_capture() {
   graph instantiated;
   bool tied = false;
   if ((choice & 1U) != 0) {
-    const auto done = call([&] { return claim_.keep_with(captured); });
-    require(done || faulted_, "keep_with");
+    const auto done = call([&] { return claim_.tie_to_graph(captured); });
+    require(done || faulted_, "tie_to_graph");
     tied = done.has_value();
   }
   succeed(cuda.graph_instantiate(&instantiated.exec, captured, 0), "instantiate");

@@ -106,9 +106,9 @@ void read(std::string_view content) {
   require(!to_string(*listing).empty(), "a listing without words");
   if (!is_sound) {
     const error& why = listing->refused.front();
-    require(why.code == errc::invalid_argument || why.code == errc::bad_version,
+    require(why.code() == errc::invalid_argument || why.code() == errc::bad_version,
             "refused for another reason: " + why.message());
-    require(why.detail.starts_with(path_of_page()), "an error without the file's name");
+    require(why.detail().starts_with(path_of_page()), "an error without the file's name");
     require(!clear_budgets(folder()), "a page that is none was changed");
     return;
   }

@@ -119,7 +119,7 @@ void c_program::prepare() {
   make<weir_stream>(weir_stream_create, runtime, 0, 0U, 0);
   if (wants(1)) roots_[make<weir_pool>(weir_pool_create, allocator, "p", 1U)] = allocator;
   if (wants(2)) make<weir_stream_pool>(weir_stream_pool_create, runtime, 0, nullptr);
-  if (wants(3)) make<weir_block_pool>(weir_bin_pool_create, runtime, 0, WEIR_NO_LIMIT);
+  if (wants(3)) make<weir_block_pool>(weir_bin_pool_create, runtime, 0, nullptr);
   if (wants(4)) make<weir_buffer>(weir_buffer_create_managed, runtime, 0, 65536, 0U, 0, nullptr);
   if (wants(5)) make<weir_buffer_pool>(weir_buffer_pool_create, nullptr);
   if (wants(6)) make<weir_event>(weir_event_create, runtime, 0, 2U);
@@ -311,7 +311,7 @@ void c_program::finish(const c_call& call) {
   if (call.function == "weir_pool_allocate_at" && is_ok(call.code) && call.numbers.at(0) != 0)
     add_block(call.pointers.at(0), call.numbers[0], root_of(call.handles.at(0)));
   if (deallocates(call.function)) remove_block(call);
-  if (call.function.ends_with("_close") || call.function == "weir_recorder_stop" ||
+  if (call.function.ends_with("_close") || call.function == "weir_recorder_close" ||
       call.function == "weir_buffer_pool_free")
     closed(call);
 }
@@ -430,9 +430,9 @@ weir_error c_program::close(handle_type type, void* handle) {
 #define WEIR_FUZZ_CLOSE_pool weir_pool_close
 #define WEIR_FUZZ_CLOSE_callback weir_callback_close
 #define WEIR_FUZZ_CLOSE_capture weir_capture_close
-#define WEIR_FUZZ_CLOSE_capture_notice weir_capture_notice_close
+#define WEIR_FUZZ_CLOSE_capture_guard weir_capture_guard_close
 #define WEIR_FUZZ_CLOSE_snapshot weir_snapshot_close
-#define WEIR_FUZZ_CLOSE_recorder weir_recorder_stop
+#define WEIR_FUZZ_CLOSE_recorder weir_recorder_close
 #define WEIR_FUZZ_CLOSE_stream_pool(handle) weir_stream_pool_close(handle, nullptr)
 #define WEIR_FUZZ_CLOSE_block_pool weir_block_pool_close
 #define WEIR_FUZZ_CLOSE_buffer weir_buffer_close

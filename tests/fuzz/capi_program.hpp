@@ -31,7 +31,7 @@ namespace weir::fuzz {
   X(pool)                    \
   X(callback)                \
   X(capture)                 \
-  X(capture_notice)          \
+  X(capture_guard)           \
   X(snapshot)                \
   X(recorder)                \
   X(stream_pool) X(block_pool) X(buffer) X(buffer_pool) X(imported) X(shared) X(link) X(offer)

@@ -17,7 +17,7 @@ using fuzz::require;
 constexpr formats::input_limits small{.bytes = 1 << 22, .events = 1 << 10};
 
 void check(const result<recording>& read) {
-  if (!read) return require(!read.error().detail.empty(), "no reason");
+  if (!read) return require(!read.error().detail().empty(), "no reason");
   require(read->events.size() <= small.events, "more events than allowed");
   fuzz::require_sound(*read);
   fuzz::require_exportable(*read);

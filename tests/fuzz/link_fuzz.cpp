@@ -358,7 +358,7 @@ class conversation {
   }
 
   static void require_refused(const error& refusal) {
-    require(refusal.code != errc::internal && refusal.code != errc::no_host_memory,
+    require(refusal.code() != errc::internal && refusal.code() != errc::no_host_memory,
             refusal.message());
   }
 

@@ -122,7 +122,7 @@ void require_refusal(const result<std::vector<live_view>>& read, errc code,
   require(!read, "a page that is none was read");
   require(read.code() == code, "refused for another reason: " + read.error().message());
   if (code != errc::not_found)
-    require(read.error().detail.starts_with(path), "an error without the file's name");
+    require(read.error().detail().starts_with(path), "an error without the file's name");
 }
 
 void require_view(const result<std::vector<live_view>>& read, const content& written) {

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const formats::input_limits small{.bytes = 1 << 24, .events = 1 << 14};
   const auto read = formats::read_torch_snapshot(bytes, "fuzz", small);
   if (!read) {
-    fuzz::require(!read.error().detail.empty(), "no reason");
+    fuzz::require(!read.error().detail().empty(), "no reason");
     return 0;
   }
   fuzz::require(read->events.size() <= small.events, "more events than allowed");

@@ -25,7 +25,7 @@ constexpr std::string_view header = "Thread,Time,Action,Pointer,Size,Stream\n";
 
 /// "fuzz:7: why": the line is one of the text's.
 void require_line(const error& refusal, std::uint64_t lines) {
-  std::string_view detail = refusal.detail;
+  std::string_view detail = refusal.detail();
   require(detail.starts_with("fuzz:"), "an error without the file's name");
   detail.remove_prefix(5);
   std::uint64_t line = 0;

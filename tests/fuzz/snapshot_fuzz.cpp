@@ -191,7 +191,7 @@ void check(const std::string& bytes, bool whole) {
   if (!read) {
     const bool refused = read.code() == errc::invalid_argument && !whole;
     require(refused || read.code() == errc::limit_exceeded, read.error().message());
-    return require(!read.error().detail.empty(), "no reason");
+    return require(!read.error().detail().empty(), "no reason");
   }
   require(read->events.size() <= small.events, "more events than allowed");
   require(read->device.starts_with("cuda:"), "no device");

@@ -269,7 +269,7 @@ TEST_F(backup_test, all_of_it_goes_with_the_arena) {
   EXPECT_FALSE(is_mapped(plain));
   const auto told = heard.take();
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].code, errc::driver_error);
+  EXPECT_EQ(told[0].code(), errc::driver_error);
 }
 
 TEST_F(backup_test, the_peak_is_the_most_that_was_held) {
@@ -308,24 +308,24 @@ TEST_F(backup_test, a_refusal_says_how_much_of_what_was_asked_for) {
     return refused ? error{} : refused.error();
   };
   EXPECT_EQ(refused_with(call::mem_host_alloc, driver::CUDA_ERROR_OUT_OF_MEMORY),
-            (error{.code = errc::no_host_memory,
-                   .requested = 64_MiB,
-                   .detail = "for contents of suspended memory, pinned"}));
+            (error{{.code = errc::no_host_memory,
+                    .requested = 64_MiB,
+                    .detail = "for contents of suspended memory, pinned"}}));
   const error other = refused_with(call::mem_host_alloc, driver::CUDA_ERROR_UNKNOWN);
-  EXPECT_EQ(other.code, errc::driver_error);
-  EXPECT_EQ(other.requested, 64_MiB);
+  EXPECT_EQ(other.code(), errc::driver_error);
+  EXPECT_EQ(other.requested(), 64_MiB);
   const auto asked = machine->calls(call::mem_host_alloc);
-  EXPECT_EQ(refused_with(call::ctx_push_current, driver::CUDA_ERROR_OUT_OF_MEMORY).code,
+  EXPECT_EQ(refused_with(call::ctx_push_current, driver::CUDA_ERROR_OUT_OF_MEMORY).code(),
             errc::out_of_memory);
   EXPECT_EQ(machine->calls(call::mem_host_alloc), asked) << "not without a context";
   machine->fail(call::mem_host_alloc, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(memory.take_whole(512).error().requested, 32_MiB);
+  EXPECT_EQ(memory.take_whole(512).error().requested(), 32_MiB);
 
   backup_memory pageable{gpu(), host_memory_kind::pageable, held};
   EXPECT_EQ(pageable.take_whole(std::uint64_t{1} << 60).error(),
-            (error{.code = errc::no_host_memory,
-                   .requested = bytes{std::uint64_t{1} << 60},
-                   .detail = "for contents of suspended memory, pageable"}));
+            (error{{.code = errc::no_host_memory,
+                    .requested = bytes{std::uint64_t{1} << 60},
+                    .detail = "for contents of suspended memory, pageable"}}));
   EXPECT_EQ(pageable.held(), 0u);
 }
 
@@ -636,9 +636,9 @@ TEST_F(backup_copies_test, every_failure_is_told) {
   const auto behind = new_stream();
   const auto precede = [&] { return copies.precede(behind, bound); };
   ASSERT_TRUE(begin(host_memory_kind::pinned));
-  EXPECT_EQ(failing(call::memcpy_dtoh_async, 2, save).requested, 2_KiB);
+  EXPECT_EQ(failing(call::memcpy_dtoh_async, 2, save).requested(), 2_KiB);
   ASSERT_TRUE(finish());
-  EXPECT_EQ(failing(call::memcpy_htod_async, 2, restore).requested, 2_KiB);
+  EXPECT_EQ(failing(call::memcpy_htod_async, 2, restore).requested(), 2_KiB);
   for (const call each :
        {call::event_create, call::event_record, call::event_synchronize, call::stream_synchronize})
     failing(each, 4, finish);

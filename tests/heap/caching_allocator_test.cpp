@@ -63,13 +63,13 @@ TEST_F(caching_allocator_test, refuses_what_cannot_be) {
     EXPECT_EQ(code_of(memory.try_allocate(size, stream)), errc::size_overflow) << size.count();
   for (const bytes alignment : {0_B, 3_B, 768_B, 4_MiB, bytes::max()})
     EXPECT_EQ(code_of(memory.try_allocate(1_KiB, stream, alignment)), errc::bad_alignment);
-  EXPECT_EQ(memory.try_allocate(2_TiB, stream).error().requested, 2_TiB);
+  EXPECT_EQ(memory.try_allocate(2_TiB, stream).error().requested(), 2_TiB);
   EXPECT_EQ(code_of(memory.try_allocate(2_TiB - 1023_B, stream)), errc::size_overflow);
   EXPECT_EQ(code_of(memory.try_allocate(2_TiB - 1_KiB, stream)), errc::out_of_memory);
   EXPECT_EQ(memory.try_allocate(1_KiB, stream, 3_B).error(),
-            (error{.code = errc::bad_alignment,
-                   .requested = 1_KiB,
-                   .detail = "an alignment is a power of two of at most 2 MiB"}));
+            (error{{.code = errc::bad_alignment,
+                    .requested = 1_KiB,
+                    .detail = "an alignment is a power of two of at most 2 MiB"}}));
   const auto other = stream::create(gpu(1)).value();
   EXPECT_EQ(code_of(memory.try_allocate(1_KiB, other)), errc::bad_stream);
   EXPECT_EQ(code_of(memory.try_allocate(1_KiB, stream_ref::legacy(gpu(1)))), errc::bad_stream);
@@ -140,7 +140,7 @@ TEST_F(caching_allocator_test, tells_foreign_pointers_from_second_frees) {
   memory.deallocate(theirs);
   const auto found = heard.take();
   ASSERT_EQ(found.size(), 2u);
-  EXPECT_EQ(found[0].code, errc::foreign_pointer);
+  EXPECT_EQ(found[0].code(), errc::foreign_pointer);
   EXPECT_EQ(check(memory), "");
   other.deallocate(theirs, stream);
 }
@@ -405,11 +405,11 @@ TEST_F(caching_allocator_test, any_number_of_observers_hear_the_same_each_for_it
   listener first;
   listener second;
   listener third;
-  auto one = memory.add_observer(first);
+  auto one = memory.add_observer(first).value();
   pair();
   {
-    auto two = memory.add_observer(second);
-    const auto three = memory.add_observer(third);
+    auto two = memory.add_observer(second).value();
+    const auto three = memory.add_observer(third).value();
     pair();
     auto moved = std::move(two);
     pair();
@@ -417,8 +417,8 @@ TEST_F(caching_allocator_test, any_number_of_observers_hear_the_same_each_for_it
     EXPECT_TRUE(moved);
   }
   pair();
-  one.end();
-  one.end();
+  one.close();
+  one.close();
   pair();
   EXPECT_EQ(first.count(memory_event_kind::allocate), 4u);
   EXPECT_EQ(second.count(memory_event_kind::allocate), 2u);
@@ -431,11 +431,11 @@ TEST_F(caching_allocator_test, an_observation_may_outlive_its_allocator) {
   observer_registration observation;
   {
     auto memory = make();
-    observation = memory.add_observer(ear);
+    observation = memory.add_observer(ear).value();
     ASSERT_TRUE(memory.close());
-    EXPECT_FALSE(memory.add_observer(ear));  // closed
+    EXPECT_EQ(code_of(memory.add_observer(ear)), errc::closed);
   }
-  observation.end();
+  observation.close();
 }
 
 TEST_F(caching_allocator_test, a_handle_that_was_moved_from_is_told_from_a_closed_allocator) {
@@ -459,7 +459,7 @@ TEST_F(caching_allocator_test, its_options_are_those_of_the_process_under_shorte
   const auto own = allocator_options::from(all);
   EXPECT_EQ(to_string(own),
             "policy=compact,limit=5MiB,limit_percent=100,thread_cache=64MiB,crossing=all_work,"
-            "unannounced_ends=off,queued_waits=off,detect_captures=off,debug_unmap=off,"
+            "allow_unreleased_streams=off,queued_waits=off,detect_captures=off,debug_unmap=off,"
             "debug_stacks=off,debug=off,debug_quarantine=64GiB,exportable=off,rdma=auto,record=off,"
             "record_stacks=off,live=off,budget=off");
 }
@@ -474,7 +474,7 @@ TEST_F(caching_allocator_test, every_call_on_a_handle_that_was_moved_from_says_s
   EXPECT_EQ(code_of(memory.try_deallocate(&local, 1_KiB, stream)), errc::moved_from);
   EXPECT_EQ(code_of(memory.try_deallocate(&local)), errc::moved_from);
   EXPECT_EQ(code_of(memory.record_stream(&local, stream)), errc::moved_from);
-  EXPECT_EQ(code_of(memory.forget_uses(&local)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.assume_joined(&local)), errc::moved_from);
   EXPECT_EQ(code_of(memory.size_of(&local)), errc::moved_from);
   EXPECT_EQ(code_of(memory.block_at(&local)), errc::moved_from);
   EXPECT_EQ(code_of(memory.handles_under(&local)), errc::moved_from);
@@ -488,25 +488,46 @@ TEST_F(caching_allocator_test, every_call_on_a_handle_that_was_moved_from_says_s
     static_cast<void>(memory.allocate(1_KiB, stream));
     ADD_FAILURE() << "nothing was thrown";
   } catch (const failure& thrown) {
-    EXPECT_EQ(thrown.reason().code, errc::moved_from);
+    EXPECT_EQ(thrown.reason().code(), errc::moved_from);
   }
   memory.deallocate(&local, stream);
   memory.deallocate(&local, 1_KiB, stream);
   memory.deallocate(&local);
   const auto reported = heard.take();
   ASSERT_EQ(reported.size(), 3u);
-  for (const auto& each : reported) EXPECT_EQ(each.code, errc::moved_from);
-  EXPECT_EQ(memory.stats(), memory_stats{});
-  EXPECT_EQ(memory.stats(tag{}), memory_stats{});
-  EXPECT_THAT(memory.stats_by_tag(), IsEmpty());
-  EXPECT_THAT(memory.snapshot().pools, IsEmpty());
-  EXPECT_EQ(memory.explain(1_KiB, stream).requested, 0_B);
-  memory.reset_peaks();
-  memory.reset_counters();
+  for (const auto& each : reported) EXPECT_EQ(each.code(), errc::moved_from);
+  const auto thrown_by = [](const auto& call) -> std::optional<errc> {
+    try {
+      call();
+    } catch (const failure& thrown) {
+      return thrown.code();
+    }
+    return std::nullopt;
+  };
+  EXPECT_EQ(thrown_by([&] { static_cast<void>(memory.device()); }), errc::moved_from);
+  EXPECT_EQ(thrown_by([&] { static_cast<void>(memory.stats()); }), errc::moved_from);
+  EXPECT_EQ(thrown_by([&] { static_cast<void>(memory.stats(tag{})); }), errc::moved_from);
+  EXPECT_EQ(thrown_by([&] { static_cast<void>(memory.stats_by_tag()); }), errc::moved_from);
+  EXPECT_EQ(thrown_by([&] { static_cast<void>(memory.snapshot()); }), errc::moved_from);
+  EXPECT_EQ(thrown_by([&] { static_cast<void>(memory.explain(1_KiB, stream)); }), errc::moved_from);
+  EXPECT_EQ(thrown_by([&] { static_cast<void>(memory.limit()); }), errc::moved_from);
+  EXPECT_EQ(thrown_by([&] { static_cast<void>(memory.is_suspended(tag{})); }), errc::moved_from);
+  EXPECT_EQ(thrown_by([&] { memory.reset_peaks(); }), errc::moved_from);
+  EXPECT_EQ(thrown_by([&] { memory.reset_counters(); }), errc::moved_from);
   listener ear;
-  EXPECT_FALSE(memory.add_observer(ear));
-  static_cast<void>(memory.on_out_of_memory([](bytes) { return false; }));
-  static_cast<void>(memory.notice_captures());
+  EXPECT_EQ(code_of(memory.add_observer(ear)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.on_out_of_memory([](bytes) { return false; })), errc::moved_from);
+  EXPECT_EQ(code_of(memory.before_growth([](bytes) { return false; })), errc::moved_from);
+  EXPECT_EQ(code_of(memory.guard_captures()), errc::moved_from);
+  EXPECT_EQ(code_of(memory.try_allocate_cached(1_KiB, stream)), errc::moved_from);
+  EXPECT_FALSE(memory);
+  EXPECT_EQ(to_string(memory), "caching_allocator, closed or moved from");
+  EXPECT_TRUE(moved);
+  EXPECT_TRUE(moved.close());
+  EXPECT_FALSE(moved) << "closed";
+  EXPECT_EQ(code_of(moved.add_observer(ear)), errc::closed);
+  EXPECT_EQ(code_of(moved.on_out_of_memory([](bytes) { return false; })), errc::closed);
+  EXPECT_EQ(code_of(moved.guard_captures()), errc::closed);
 }
 
 TEST_F(caching_allocator_test, an_observation_that_is_assigned_ends_the_one_before) {
@@ -515,9 +536,9 @@ TEST_F(caching_allocator_test, an_observation_that_is_assigned_ends_the_one_befo
   const auto pair = [&] { memory.deallocate(memory.allocate(1000_B, stream), stream); };
   listener first;
   listener second;
-  auto observation = memory.add_observer(first);
+  auto observation = memory.add_observer(first).value();
   pair();
-  observation = memory.add_observer(second);
+  observation = memory.add_observer(second).value();
   pair();
   auto& same = observation;
   observation = std::move(same);
@@ -542,9 +563,9 @@ TEST_F(caching_allocator_test, a_wrong_address_is_told_for_what_it_is) {
   for (int i = 0; i < 6; ++i) all.push_back(memory.allocate(2_MiB, stream));
   const auto inside = memory.try_deallocate(static_cast<std::byte*>(all[2]) + 512, stream);
   ASSERT_EQ(code_of(inside), errc::foreign_pointer);
-  EXPECT_THAT(inside.error().detail, ::testing::HasSubstr(" is inside a block, not its start: "));
+  EXPECT_THAT(inside.error().detail(), ::testing::HasSubstr(" is inside a block, not its start: "));
   const auto last_byte = static_cast<std::byte*>(all[2]) + (2 << 20) - 1;
-  EXPECT_THAT(memory.try_deallocate(last_byte, stream).error().detail,
+  EXPECT_THAT(memory.try_deallocate(last_byte, stream).error().detail(),
               ::testing::HasSubstr(" is inside a block, not its start: "));
   // Behind a live block: bound to a stream, free for all, and a hole.
   const auto held = hold(stream);
@@ -558,7 +579,7 @@ TEST_F(caching_allocator_test, a_wrong_address_is_told_for_what_it_is) {
   int local = 0;
   const auto foreign = memory.try_deallocate(&local, stream);
   EXPECT_EQ(code_of(foreign), errc::foreign_pointer);
-  EXPECT_THAT(foreign.error().detail, ::testing::EndsWith(" is no memory of this allocator"));
+  EXPECT_THAT(foreign.error().detail(), ::testing::EndsWith(" is no memory of this allocator"));
   for (const std::size_t i : {0u, 2u, 4u, 5u}) memory.deallocate(all[i], stream);
 }
 
@@ -588,8 +609,8 @@ TEST_F(caching_allocator_test, a_size_is_checked_of_recorded_blocks_too) {
       EXPECT_TRUE(freed);
     } else {
       ASSERT_EQ(code_of(freed), errc::invalid_argument);
-      EXPECT_EQ(freed.error().requested, 1001_B);
-      EXPECT_EQ(freed.error().detail, "the block was asked for with 1000 B");
+      EXPECT_EQ(freed.error().requested(), 1001_B);
+      EXPECT_EQ(freed.error().detail(), "the block was asked for with 1000 B");
     }
     EXPECT_EQ(memory.stats().pending, 1_KiB) << "freed all the same";
     machine->run_until_idle();
@@ -607,7 +628,7 @@ TEST_F(caching_allocator_test, a_size_is_checked_of_what_the_threads_cache_has_n
   EXPECT_TRUE(memory.try_deallocate(blocks[1], 1_MiB, stream));
   const auto freed = memory.try_deallocate(blocks[2], 1_MiB - 1_B, stream);
   ASSERT_EQ(code_of(freed), errc::invalid_argument);
-  EXPECT_EQ(freed.error().detail, "the block was asked for with 1 MiB");
+  EXPECT_EQ(freed.error().detail(), "the block was asked for with 1 MiB");
   EXPECT_EQ(memory.stats().blocks.current, 1u) << "freed all the same";
   memory.deallocate(blocks[3], stream);
 }
@@ -718,8 +739,8 @@ TEST_F(caching_allocator_test, every_option_goes_its_own_way) {
   expect("limit_percent=100", "limit_percent=12");
   all.heap_thread_cache = 3_MiB;
   expect("thread_cache=64MiB", "thread_cache=3MiB");
-  all.heap_unannounced_ends = true;
-  expect("unannounced_ends=off", "unannounced_ends=on");
+  all.heap_allow_unreleased_streams = true;
+  expect("allow_unreleased_streams=off", "allow_unreleased_streams=on");
   all.heap_queued_waits = false;
   expect("queued_waits=on", "queued_waits=off");
   all.heap_detect_captures = true;
@@ -752,13 +773,13 @@ TEST_F(caching_allocator_test, the_observer_sees_everything_in_order) {
   auto memory = make();
   const auto stream = new_stream();
   listener ear;
-  auto observation = memory.add_observer(ear);
+  auto observation = memory.add_observer(ear).value();
   void* const p = memory.allocate(1000_B, stream);
   memory.deallocate(p, stream);
   EXPECT_EQ(memory.allocate(1001_B, stream), p);  // a hit
   ASSERT_TRUE(memory.record_stream(p, stream));
   memory.deallocate(p, stream);
-  observation.end();
+  observation.close();
   memory.deallocate(memory.allocate(1000_B, stream), stream);
   std::vector<memory_event_kind> kinds;
   for (const auto& each : ear.take()) {
@@ -878,12 +899,12 @@ TEST_F(caching_allocator_test, what_is_everybodys_again_cannot_be_freed_again) {
     const auto refused = memory.try_deallocate(inside, stream);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.code(), errc::double_free) << offset;
-    EXPECT_THAT(refused.error().detail, ::testing::HasSubstr(", in the free memory "));
+    EXPECT_THAT(refused.error().detail(), ::testing::HasSubstr(", in the free memory "));
   }
   const auto inside_live = memory.try_deallocate(static_cast<std::byte*>(after) + 512, stream);
   ASSERT_FALSE(inside_live);
   EXPECT_EQ(inside_live.code(), errc::foreign_pointer);
-  EXPECT_THAT(inside_live.error().detail,
+  EXPECT_THAT(inside_live.error().detail(),
               ::testing::HasSubstr(" is inside a block, not its start: "));
   memory.deallocate(before, stream);
   memory.deallocate(after, stream);

@@ -117,9 +117,9 @@ TEST_F(capture_pools_test, a_stream_is_declared_while_it_can_be_asked) {
 
 TEST_F(capture_pools_test, a_graph_keeps_the_pool_until_it_is_gone) {
   const auto claim = part.begin(on).value();
-  EXPECT_EQ(code_of(part.keep_with(*claim, nullptr)), errc::invalid_argument);
+  EXPECT_EQ(code_of(part.tie_to_graph(*claim, nullptr)), errc::invalid_argument);
   const auto graph = make_graph();
-  ASSERT_TRUE(part.keep_with(*claim, graph));
+  ASSERT_TRUE(part.tie_to_graph(*claim, graph));
   pool_state& pool = *pool_of(*claim);
   EXPECT_EQ(pool.holders, 2u);
   const auto keeps_memory = [&] {
@@ -142,7 +142,7 @@ TEST_F(capture_pools_test, a_graph_keeps_the_pool_until_it_is_gone) {
   EXPECT_EQ(told.count(memory_event_kind::pool_released), 1u);
   const graph_claim gone{{}, pool_id{17}, on.id()};
   const auto other = make_graph();
-  EXPECT_EQ(code_of(part.keep_with(gone, other)), errc::closed);
+  EXPECT_EQ(code_of(part.tie_to_graph(gone, other)), errc::closed);
   destroy(other);
 }
 
@@ -174,7 +174,7 @@ TEST_F(capture_pools_test, a_graph_that_cannot_be_tied_leaves_no_pool) {
   }();
   machine->fail(call::user_object_create, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
   const auto graph = end(on);
-  EXPECT_EQ(code_of(part.keep_with(*claim, graph)), errc::out_of_memory);
+  EXPECT_EQ(code_of(part.tie_to_graph(*claim, graph)), errc::out_of_memory);
   EXPECT_EQ(pool_of(*claim)->holders, 1u);
   destroy(graph);
 }
@@ -216,7 +216,7 @@ TEST_F(capture_pools_test, of_a_closed_heap_nothing_is_captured) {
   core.closed_ = true;
   const auto graph = make_graph();
   EXPECT_EQ(code_of(part.begin(on)), errc::closed);
-  EXPECT_EQ(code_of(part.keep_with(*claim, graph)), errc::closed);
+  EXPECT_EQ(code_of(part.tie_to_graph(*claim, graph)), errc::closed);
   part.end(*claim);
   EXPECT_TRUE(pool_of(*claim)->takes_requests);
   part.begin_notice();

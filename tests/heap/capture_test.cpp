@@ -32,8 +32,8 @@ TEST_F(graph_memory_test, a_declared_capture_has_a_pool_of_its_own) {
   void* const outside = memory.allocate(1_MiB, other);  // others go on meanwhile
   write(other, outside, 1_MiB);
   const auto graph = end(stream);
-  own.end();
-  own.end();
+  own.end_capture();
+  own.end_capture();
   EXPECT_EQ(code_of(own.pool().try_allocate(1_KiB, stream)), errc::invalid_argument);
 
   const auto replay = instantiate(graph);
@@ -65,16 +65,16 @@ TEST_F(graph_memory_test, a_request_that_a_tags_limit_refuses_is_counted_in_the_
   auto memory = make();
   const auto stream = new_stream();
   listener told;
-  const auto registration = memory.add_observer(told);
+  const auto registration = memory.add_observer(told).value();
   ASSERT_TRUE(memory.set_limit(limited, 1_KiB));
   auto own = memory.begin_capture(stream).value();
   begin(stream);
   {
     const tag_scope as{limited};
-    EXPECT_EQ(code_of(memory.try_allocate(2_KiB, stream)), errc::limit_exceeded);
+    EXPECT_EQ(code_of(memory.try_allocate(2_KiB, stream)), errc::out_of_memory);
   }
   destroy(end(stream));
-  own.end();
+  own.end_capture();
   EXPECT_EQ(own.pool().stats().failures, 1u);
   EXPECT_EQ(memory.snapshot().pools.front().stats.failures, 0u);
   EXPECT_EQ(memory.stats(limited).failures, 1u);
@@ -98,7 +98,7 @@ TEST_F(graph_memory_test, a_declared_stream_is_not_asked_before_its_capture_begi
   EXPECT_EQ(machine->calls(driver::call::stream_get_id), asked);
   EXPECT_EQ(machine->calls(driver::call::event_record), marks);
   EXPECT_GE(memory.stats().reserved.current, 32_MiB);
-  own.end();
+  own.end_capture();
   ASSERT_TRUE(memory.empty_cache());
   EXPECT_EQ(memory.stats().reserved.current, 0_B);
   own = memory.begin_capture(stream).value();
@@ -133,7 +133,7 @@ TEST_F(graph_memory_test, forked_streams_belong_to_the_capture) {
   memory.deallocate(a, stream);
   memory.deallocate(c, stream);
   const auto graph = end(stream);
-  own.end();
+  own.end_capture();
   const auto replay = instantiate(graph);
   launch(replay, stream);
   machine->run_until_idle();
@@ -151,8 +151,8 @@ TEST_F(graph_memory_test, tied_to_the_graph_it_lives_as_long_as_that) {
   write(stream, a, 8_MiB);
   memory.deallocate(a, stream);
   const auto graph = end(stream);
-  ASSERT_TRUE(own.keep_with(graph));
-  EXPECT_EQ(code_of(own.keep_with(nullptr)), errc::invalid_argument);
+  ASSERT_TRUE(own.tie_to_graph(graph));
+  EXPECT_EQ(code_of(own.tie_to_graph(nullptr)), errc::invalid_argument);
   own = {};
   const auto replay = instantiate(graph);
   destroy(graph);
@@ -175,7 +175,7 @@ TEST_F(graph_memory_test, of_a_graph_that_is_gone_goes_once_the_streams_are_done
   begin(stream);
   memory.deallocate(memory.allocate(8_MiB, stream), stream);
   const auto graph = end(stream);
-  ASSERT_TRUE(own.keep_with(graph));
+  ASSERT_TRUE(own.tie_to_graph(graph));
   own = {};
   ASSERT_TRUE(memory.empty_cache());
   EXPECT_EQ(memory.stats().reserved.current, 8_MiB);
@@ -196,7 +196,7 @@ class graphs_that_end : public graph_test {
     write(on, inside, 1_MiB);
     memory.deallocate(inside, on);
     const auto graph = end(on);
-    ASSERT_TRUE(own.keep_with(graph));
+    ASSERT_TRUE(own.tie_to_graph(graph));
     own = {};
     const auto replay = instantiate(graph);
     launch(replay, on);
@@ -258,7 +258,7 @@ TEST_F(graph_memory_test, a_graph_that_is_gone_is_noticed_by_the_next_request) {
   begin(stream);
   memory.deallocate(memory.allocate(8_MiB, stream), stream);
   const auto graph = end(stream);
-  ASSERT_TRUE(own.keep_with(graph));
+  ASSERT_TRUE(own.tie_to_graph(graph));
   own = {};
   destroy(graph);
   ASSERT_EQ(memory.snapshot().pools.size(), 2u);
@@ -273,7 +273,7 @@ TEST_F(graph_memory_test, a_pool_goes_with_its_last_holder) {
   auto memory = make();
   const auto stream = new_stream();
   listener ear;
-  auto observation = memory.add_observer(ear);
+  auto observation = memory.add_observer(ear).value();
   const auto released = [&] { return ear.count(memory_event_kind::pool_released); };
   auto own = memory.begin_capture(stream).value();
   static_cast<void>(own.pool());  // a handle that comes and goes
@@ -281,9 +281,9 @@ TEST_F(graph_memory_test, a_pool_goes_with_its_last_holder) {
   memory.deallocate(memory.allocate(8_MiB, stream), stream);
   EXPECT_EQ(own.pool().stats().reserved.current, 8_MiB);
   const auto graph = end(stream);
-  own.end();
+  own.end_capture();
   const auto first = instantiate(graph);
-  ASSERT_TRUE(own.keep_with(graph));
+  ASSERT_TRUE(own.tie_to_graph(graph));
   auto pool = own.pool();
   EXPECT_EQ(pool.id(), pool_id{1});
   EXPECT_EQ(pool.name(), "graph");
@@ -298,7 +298,7 @@ TEST_F(graph_memory_test, a_pool_goes_with_its_last_holder) {
   pool = {};
   EXPECT_EQ(released(), 1u);
   EXPECT_EQ(memory.stats().reserved.current, 0_B);
-  observation.end();
+  observation.close();
 }
 
 TEST_F(graph_memory_test, replays_on_any_stream_keep_the_memory) {
@@ -397,11 +397,11 @@ TEST_F(graph_memory_test, two_captures_at_a_time_have_two_pools) {
   ASSERT_TRUE(two.wait(join));
   EXPECT_EQ(code_of(memory.begin_capture(two)), errc::invalid_argument);
   destroy(end(one));
-  first.end();
+  first.end_capture();
   EXPECT_EQ(pool_of(one), pool_id{}) << "its capture is over";
   EXPECT_EQ(pool_of(two), second.pool().id());
   destroy(end(two));
-  second.end();
+  second.end_capture();
   EXPECT_EQ(pool_of(two), pool_id{});
   memory.deallocate(memory.allocate(64_KiB, one), one);
   const auto hits = memory.stats().hits;
@@ -471,8 +471,8 @@ TEST_F(graph_memory_test, without_user_objects_nothing_is_tied_to_graphs) {
     begin(stream);
     memory.deallocate(memory.allocate(1_MiB, stream), stream);
     const auto graph = end(stream);
-    own.end();
-    EXPECT_EQ(code_of(own.keep_with(graph)), errc::not_supported);
+    own.end_capture();
+    EXPECT_EQ(code_of(own.tie_to_graph(graph)), errc::not_supported);
     destroy(graph);
     own = {};
     // A capture that nobody declared cannot be served at all.
@@ -491,11 +491,11 @@ TEST_F(graph_memory_test, a_tie_that_the_driver_refuses_is_none) {
   begin(stream);
   memory.deallocate(memory.allocate(8_MiB, stream), stream);
   const auto graph = end(stream);
-  own.end();
+  own.end_capture();
   const auto refusal_of = [&](driver::call call) {
     machine->fail(call, 1, driver::CUDA_ERROR_UNKNOWN);
-    const auto kept = own.keep_with(graph);
-    return kept ? std::string{} : std::string{kept.error().call};
+    const auto kept = own.tie_to_graph(graph);
+    return kept ? std::string{} : std::string{kept.error().call()};
   };
   EXPECT_EQ(refusal_of(driver::call::graph_retain_user_object), "cuGraphRetainUserObject");
   EXPECT_EQ(refusal_of(driver::call::user_object_create), "cuUserObjectCreate");
@@ -519,11 +519,14 @@ TEST_F(graph_memory_test, a_pool_outlives_the_callbacks_of_its_request) {
   void* held = memory.allocate(60_MiB, other);
   auto own = memory.begin_capture(stream).value();
   begin(stream);
-  const auto registration = memory.on_out_of_memory([&](bytes) {
-    own = {};
-    if (held != nullptr) memory.deallocate(std::exchange(held, nullptr), other);
-    return true;
-  });
+  const auto registration = memory
+                                .on_out_of_memory([&](bytes) {
+                                  own = {};
+                                  if (held != nullptr)
+                                    memory.deallocate(std::exchange(held, nullptr), other);
+                                  return true;
+                                })
+                                .value();
   EXPECT_EQ(code_of(memory.try_allocate(16_MiB, stream)), errc::invalid_argument);
   destroy(end(stream));
   ASSERT_TRUE(memory.trim());
@@ -539,15 +542,15 @@ TEST_F(graph_memory_test, a_claim_says_what_became_of_its_allocator) {
   auto moved = std::move(own);
   EXPECT_FALSE(own);
   const auto graph = reinterpret_cast<driver::CUgraph>(&memory);  // looked at by nobody
-  EXPECT_EQ(code_of(own.keep_with(graph)), errc::moved_from);
-  EXPECT_FALSE(own.pool());
-  own.end();
+  EXPECT_EQ(code_of(own.tie_to_graph(graph)), errc::moved_from);
+  EXPECT_THROW(static_cast<void>(own.pool()), failure);
+  own.end_capture();
   ASSERT_TRUE(memory.close());
-  EXPECT_EQ(code_of(moved.keep_with(graph)), errc::closed);
+  EXPECT_EQ(code_of(moved.tie_to_graph(graph)), errc::closed);
   EXPECT_FALSE(moved.pool());
-  moved.end();
+  moved.end_capture();
   memory = make();
-  EXPECT_EQ(code_of(moved.keep_with(graph)), errc::closed) << "it is gone";
+  EXPECT_EQ(code_of(moved.tie_to_graph(graph)), errc::closed) << "it is gone";
   EXPECT_FALSE(moved.pool());
   EXPECT_EQ(code_of(memory.begin_capture(stream_ref::per_thread(gpu(1)))), errc::bad_stream);
 }
@@ -578,8 +581,8 @@ TEST_F(graph_memory_test, notices_are_counted) {
   write(stream, p, 8_MiB);
   memory.deallocate(p, stream);
   machine->run_until_idle();
-  auto one = memory.notice_captures();
-  auto two = memory.notice_captures();
+  auto one = memory.guard_captures().value();
+  auto two = memory.guard_captures().value();
   const auto is_quiet = [&] { return memory.trim().value() == 0_B; };
   EXPECT_TRUE(is_quiet());
   two = std::move(one);  // one of the two is over
@@ -689,7 +692,7 @@ TEST_F(graph_memory_test, no_call_ends_a_capture) {
       const auto status = stream.ref().capture().value();
       EXPECT_EQ(status.status, capture_status::active);
       const auto graph = end(stream);
-      own.end();
+      own.end_capture();
       machine->run_until_idle();
       destroy(graph);
       EXPECT_EQ(check(memory), "");

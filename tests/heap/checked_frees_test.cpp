@@ -161,7 +161,7 @@ TEST_F(checked_frees_test, damage_of_the_block_is_the_error_of_its_free) {
   EXPECT_EQ(code_of(free(index)), errc::memory_damaged);
   const auto told = heard.take();
   ASSERT_EQ(told.size(), 2u) << "its other end, and the other block";
-  EXPECT_EQ(told[0].code, errc::memory_damaged);
+  EXPECT_EQ(told[0].code(), errc::memory_damaged);
   EXPECT_THAT(host.freed, ElementsAre(index)) << "it is freed all the same";
 }
 

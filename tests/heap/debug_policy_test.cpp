@@ -164,12 +164,12 @@ TEST_F(debug_policy_test, an_overflow_is_the_frees_error_with_both_stacks) {
     const auto freed = memory.try_deallocate(p, stream);
     ASSERT_EQ(code_of(freed), errc::memory_damaged);
     const std::string on = std::to_string(stream.id().number());
-    EXPECT_THAT(freed.error().detail,
+    EXPECT_THAT(freed.error().detail(),
                 StartsWith(at(p) +
                            ", 1000 B: 5 bytes behind its end were written, at offsets 1000 "
                            "to 1004: fd there became 2a 2a 2a 2a 2a\n  allocated on stream " +
                            on + ", 1000 B, tag \"debug test: weights\"\n    "));
-    EXPECT_THAT(freed.error().detail, HasSubstr("\n  freed on stream " + on + "\n    "));
+    EXPECT_THAT(freed.error().detail(), HasSubstr("\n  freed on stream " + on + "\n    "));
     EXPECT_EQ(memory.stats().blocks.current, 0u) << "it is freed all the same";
     EXPECT_EQ(check(memory), "");
     ASSERT_TRUE(memory.empty_cache());
@@ -185,7 +185,7 @@ TEST_F(debug_policy_test, an_underflow_is_told_by_the_handler_where_nothing_is_r
   *byte_of(p, -1) = 0;
   memory.deallocate(p, stream);
   const error found = told();
-  EXPECT_EQ(found.code, errc::memory_damaged);
+  EXPECT_EQ(found.code(), errc::memory_damaged);
   EXPECT_THAT(found.message(),
               StartsWith("memory_damaged: bytes were written that were not handed out: " + at(p) +
                          ", 1000 B: 1 byte before its start was written, at offset -1: fd there "
@@ -202,10 +202,10 @@ TEST_F(debug_policy_test, both_ends_are_told) {
   const auto freed = memory.try_deallocate(p, stream);
   ASSERT_EQ(code_of(freed), errc::memory_damaged);
   EXPECT_THAT(
-      freed.error().detail,
+      freed.error().detail(),
       HasSubstr("2 bytes before its start were written, between offsets -8 and -2: fd there "
                 "became 01 fd fd fd fd fd 01\n"));
-  EXPECT_THAT(told().detail, HasSubstr("1 byte behind its end was written, at offset 1100"));
+  EXPECT_THAT(told().detail(), HasSubstr("1 byte behind its end was written, at offset 1100"));
 }
 
 TEST_F(debug_policy_test, of_what_was_written_eight_bytes_are_shown) {
@@ -215,7 +215,7 @@ TEST_F(debug_policy_test, of_what_was_written_eight_bytes_are_shown) {
     void* const p = memory.allocate(1000_B, stream);
     for (std::uint8_t i = 0; i < length; ++i) *byte_of(p, 1000 + i) = i;
     EXPECT_THAT(
-        memory.try_deallocate(p, stream).error().detail,
+        memory.try_deallocate(p, stream).error().detail(),
         HasSubstr(std::to_string(length) +
                   " bytes behind its end were written, at offsets 1000 to " +
                   std::to_string(999 + length) + ": fd there became 00 01 02 03 04 05 06 07" +
@@ -238,9 +238,10 @@ TEST_F(debug_policy_test, a_write_after_the_free_is_told_when_the_allocator_is_c
       EXPECT_TRUE(!by_close || memory.close());
     }
     const error found = told();
-    EXPECT_EQ(found.code, errc::memory_damaged);
-    EXPECT_THAT(found.detail, StartsWith(at(p) + ", 1000 B: 1 byte was written after its free, at "
-                                                 "offset 40"));
+    EXPECT_EQ(found.code(), errc::memory_damaged);
+    EXPECT_THAT(found.detail(),
+                StartsWith(at(p) + ", 1000 B: 1 byte was written after its free, at "
+                                   "offset 40"));
   }
 }
 
@@ -253,10 +254,10 @@ TEST_F(debug_policy_test, a_write_after_the_free_is_told_when_the_memory_goes) {
   EXPECT_THAT(heard.take(), IsEmpty());
   ASSERT_TRUE(memory.empty_cache());
   const error found = told();
-  EXPECT_EQ(found.code, errc::memory_damaged);
-  EXPECT_THAT(found.detail, StartsWith(at(p) + ", 1000 B: 1 byte was written after its free, at "
-                                               "offset 16: dd there became 07\n  allocated on"));
-  EXPECT_THAT(found.detail, HasSubstr("\n  freed on stream"));
+  EXPECT_EQ(found.code(), errc::memory_damaged);
+  EXPECT_THAT(found.detail(), StartsWith(at(p) + ", 1000 B: 1 byte was written after its free, at "
+                                                 "offset 16: dd there became 07\n  allocated on"));
+  EXPECT_THAT(found.detail(), HasSubstr("\n  freed on stream"));
 }
 
 TEST_F(debug_policy_test, a_leaked_block_is_checked_when_the_allocator_ends) {
@@ -267,9 +268,9 @@ TEST_F(debug_policy_test, a_leaked_block_is_checked_when_the_allocator_ends) {
   ASSERT_TRUE(memory.close());
   const auto all = heard.take();
   ASSERT_EQ(all.size(), 2u);
-  EXPECT_EQ(all[0].code, errc::memory_damaged);
-  EXPECT_EQ(all[1].code, errc::still_live);
-  EXPECT_THAT(all[1].detail, HasSubstr("\n  allocated on stream"));
+  EXPECT_EQ(all[0].code(), errc::memory_damaged);
+  EXPECT_EQ(all[1].code(), errc::still_live);
+  EXPECT_THAT(all[1].detail(), HasSubstr("\n  allocated on stream"));
 }
 
 // --- Faults, as the simulated device has them
@@ -392,14 +393,14 @@ TEST_F(debug_policy_test, a_double_free_is_told_with_the_life_of_the_block) {
     memory.deallocate(p, stream);
     auto twice = memory.try_deallocate(p, stream);
     ASSERT_EQ(code_of(twice), errc::double_free);
-    EXPECT_THAT(twice.error().detail, StartsWith(at(p) + ", 1000 B\n  allocated on stream"));
-    EXPECT_THAT(twice.error().detail, HasSubstr("\n  freed on stream"));
+    EXPECT_THAT(twice.error().detail(), StartsWith(at(p) + ", 1000 B\n  allocated on stream"));
+    EXPECT_THAT(twice.error().detail(), HasSubstr("\n  freed on stream"));
     twice = memory.try_deallocate(byte_of(p, 512), stream);
     ASSERT_EQ(code_of(twice), errc::double_free);
-    EXPECT_THAT(twice.error().detail, StartsWith(at(byte_of(p, 512)) + ", in the free memory "));
+    EXPECT_THAT(twice.error().detail(), StartsWith(at(byte_of(p, 512)) + ", in the free memory "));
     const auto beside = memory.try_deallocate(byte_of(p, 1000), stream);
     ASSERT_EQ(code_of(beside), errc::foreign_pointer);
-    EXPECT_THAT(beside.error().detail,
+    EXPECT_THAT(beside.error().detail(),
                 StartsWith(at(byte_of(p, 1000)) + " is 1 byte behind a block: " + at(p)));
     EXPECT_EQ(memory.stats().frees, 1u);
   }
@@ -481,14 +482,14 @@ TEST_F(debug_policy_test, what_is_freed_while_captures_may_run_is_inspected_late
   void* const p = memory.allocate(1000_B, stream);
   *byte_of(p, 1000) = 0;
   {
-    const capture_notice notice = memory.notice_captures();
+    const capture_guard notice = memory.guard_captures().value();
     ASSERT_TRUE(memory.try_deallocate(p, stream));
     EXPECT_EQ(memory.stats().pending, 1024_B);
     EXPECT_EQ(check(memory), "");
   }
   EXPECT_THAT(heard.take(), IsEmpty());
   memory.deallocate(memory.allocate(1000_B, stream), stream);
-  EXPECT_EQ(told().code, errc::memory_damaged);
+  EXPECT_EQ(told().code(), errc::memory_damaged);
   EXPECT_EQ(memory.stats().pending, 0_B);
   EXPECT_EQ(memory.stats().reserved.current, 0_B);
 }
@@ -496,7 +497,7 @@ TEST_F(debug_policy_test, what_is_freed_while_captures_may_run_is_inspected_late
 TEST_F(debug_policy_test, graphs_and_suspendable_pools_have_ordinary_memory) {
   auto memory = checked(debug_checks::guard_pages);
   const auto stream = new_stream();
-  for (pool_options options : {pool_options{.retains = true}, pool_options{.segments = true},
+  for (pool_options options : {pool_options{.for_graphs = true}, pool_options{.segments = true},
                                pool_options{.suspendable = suspendable_options{}}}) {
     auto pool = memory.create_pool("plain", options).value();
     void* const p = pool.allocate(1000_B, stream);
@@ -558,7 +559,7 @@ TEST_F(debug_policy_test, checked_memory_is_not_suspended) {
   void* const p = memory.allocate(1000_B, stream);
   const auto suspended = memory.suspend();
   ASSERT_EQ(code_of(suspended), errc::not_supported);
-  EXPECT_EQ(suspended.error().detail, "memory under heap_debug cannot be suspended");
+  EXPECT_EQ(suspended.error().detail(), "memory under heap_debug cannot be suspended");
   write(stream, p, 1000_B);
   memory.deallocate(p, stream);
 }
@@ -570,7 +571,7 @@ TEST_F(debug_policy_test, out_of_memory_says_what_the_checks_take) {
   for (int i = 0; i < 4; ++i) blocks.push_back(memory.allocate(512_KiB, stream));
   const auto refused = memory.try_allocate(512_KiB, stream);
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_THAT(refused.error().detail,
+  EXPECT_THAT(refused.error().detail(),
               HasSubstr("The allocator's limit of 8 MiB is in the way: 2 MiB are live, 8 MiB "
                         "reserved. Raise it by 512 KiB, or free 512 KiB. heap_debug takes 6 MiB of "
                         "what is reserved, around blocks and for those that were freed; red_zones "
@@ -579,7 +580,7 @@ TEST_F(debug_policy_test, out_of_memory_says_what_the_checks_take) {
   for (void* const p : blocks) memory.deallocate(p, stream);
   EXPECT_TRUE(memory.try_allocate(8_MiB, stream));
   static_cast<void>(memory.close());
-  EXPECT_EQ(told().code, errc::still_live);
+  EXPECT_EQ(told().code(), errc::still_live);
 }
 
 TEST_F(debug_policy_test, any_driver_call_may_fail) {
@@ -645,7 +646,7 @@ TEST_F(debug_policy_test, damage_is_told_by_the_call_that_can_look) {
   EXPECT_TRUE(memory.try_deallocate(p, stream));
   EXPECT_THAT(heard.take(), IsEmpty());
   EXPECT_TRUE(memory.empty_cache());
-  EXPECT_EQ(told().code, errc::memory_damaged);
+  EXPECT_EQ(told().code(), errc::memory_damaged);
 }
 
 TEST_F(debug_policy_test, a_stream_that_the_driver_keeps_is_told_at_the_end) {
@@ -656,8 +657,8 @@ TEST_F(debug_policy_test, a_stream_that_the_driver_keeps_is_told_at_the_end) {
     machine->fail(driver::call::stream_destroy, 2, driver::CUDA_ERROR_UNKNOWN);  // after the test's
   }
   const error found = told();
-  EXPECT_EQ(found.call, "cuStreamDestroy");
-  EXPECT_EQ(found.native, static_cast<int>(driver::CUDA_ERROR_UNKNOWN));
+  EXPECT_EQ(found.call(), "cuStreamDestroy");
+  EXPECT_EQ(found.native(), static_cast<int>(driver::CUDA_ERROR_UNKNOWN));
 }
 
 TEST_F(debug_policy_test, many_threads_at_a_time) {

@@ -155,7 +155,7 @@ TEST_F(eviction_choice_test, nothing_goes_that_would_not_make_room) {
   EXPECT_EQ(host.flushed, 1);
   host.on_flush = [&] { hand_out(live, 30_MiB); };
   EXPECT_TRUE(could_fit(own_pool(), 25_MiB));
-  live.retains = true;
+  live.for_graphs = true;
   EXPECT_FALSE(could_fit(own_pool(), 25_MiB)) << "graphs keep what is free as well";
   live.source = {};
   live.where = residence::suspending;

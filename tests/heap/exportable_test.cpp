@@ -157,7 +157,7 @@ TEST_F(block_questions, no_exportable_allocator_where_it_cannot_be) {
     settings.policy = policy;
     const auto refused = caching_allocator::create(gpu(), settings);
     EXPECT_EQ(code_of(refused), errc::not_supported);
-    EXPECT_EQ(refused.error().detail, "memory of classic policies is not exportable");
+    EXPECT_EQ(refused.error().detail(), "memory of classic policies is not exportable");
   }
   sim::machine_options other;
   other.devices = {sim::device_spec{.capacity = 2_GiB, .posix_handles = false}};
@@ -166,10 +166,10 @@ TEST_F(block_questions, no_exportable_allocator_where_it_cannot_be) {
   const auto device = there->device(device_id{0}).value();
   const auto refused = caching_allocator::create(device, exportable());
   EXPECT_EQ(code_of(refused), errc::not_supported);
-  EXPECT_EQ(refused.error().detail, "the device cannot export memory");
+  EXPECT_EQ(refused.error().detail(), "the device cannot export memory");
   auto memory = caching_allocator::create(device).value();
   EXPECT_EQ(code_of(memory.create_pool("own", {.exportable = true})), errc::not_supported);
-  EXPECT_TRUE(memory.create_pool("own", {.retains = true}));
+  EXPECT_TRUE(memory.create_pool("own", {.for_graphs = true}));
 }
 
 TEST_F(block_questions, without_virtual_memory_there_is_the_classic_policy_alone) {
@@ -185,15 +185,15 @@ TEST_F(block_questions, without_virtual_memory_there_is_the_classic_policy_alone
   auto memory = caching_allocator::create(device, {.policy = placement_policy::classic}).value();
   const auto refused = caching_allocator::create(device, {});
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().detail,
+  EXPECT_EQ(refused.error().detail(),
             "the device has no virtual memory, which every policy but classic needs");
   const auto unchecked = caching_allocator::create(
       device, {.policy = placement_policy::classic, .debug = debug_checks::red_zones});
   ASSERT_EQ(code_of(unchecked), errc::not_supported);
-  EXPECT_EQ(unchecked.error().detail, "the device has no virtual memory, which heap_debug needs");
+  EXPECT_EQ(unchecked.error().detail(), "the device has no virtual memory, which heap_debug needs");
   EXPECT_EQ(code_of(memory.create_pool("own", {.exportable = true})), errc::not_supported);
   const auto stream = stream::create(device).value();
-  const auto pool = memory.create_pool("graphs", {.retains = true}).value();
+  const auto pool = memory.create_pool("graphs", {.for_graphs = true}).value();
   memory.deallocate(pool.allocate(1_MiB, stream), stream);
 }
 

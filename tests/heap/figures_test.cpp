@@ -56,7 +56,7 @@ class random_program {
         streams_{streams},
         random_{options.seed},
         steps_a_reading_{options.steps_a_reading} {
-    if (options.observed) registration_ = memory_.add_observer(reserved);
+    if (options.observed) registration_ = memory_.add_observer(reserved).value();
     EXPECT_TRUE(memory_.declare_suspendable(tags_.back()));
     tag_pool_ = memory_.snapshot().pools.back().id;
     for (const char* name : {"a pool", "another"})
@@ -171,7 +171,7 @@ class random_program {
       if (one_in(3)) deallocate();
     }
     end(captured);
-    graph.end();
+    graph.end_capture();
     if (one_in(2)) graphs_.push_back(std::move(graph));
     if (graphs_.size() > 2) graphs_.erase(graphs_.begin());
   }
@@ -191,7 +191,7 @@ class random_program {
     if (block) {
       model.allocated(*block, size, where, with);
       live.push_back(*block);
-    } else if (block.code() == errc::limit_exceeded) {
+    } else if (block.code() == errc::out_of_memory) {
       model.failed(where, with);
     } else {
       EXPECT_EQ(block.code(), errc::suspended);

@@ -398,7 +398,7 @@ TEST_F(flush_test, a_free_that_may_be_a_captures_is_not_kept) {
   EXPECT_EQ(cached(), 64_KiB) << "nobody says which stream it is";
   EXPECT_EQ(memory.allocate(64_KiB, one), all[0]);
   EXPECT_EQ(memory.stats().hits, 1u);
-  own.end();
+  own.end_capture();
   memory.deallocate(all[2]);
   EXPECT_EQ(cached(), 64_KiB);
   memory.deallocate(all[0], one);

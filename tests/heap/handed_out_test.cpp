@@ -241,7 +241,7 @@ TEST_F(handed_out_test, replays_use_what_their_capture_freed) {
   write(one, p, 4_MiB);
   memory.deallocate(p, one);
   const auto graph = end(one);
-  own.end();
+  own.end_capture();
   const auto replay = instantiate(graph);
   launch(replay, one);
   launch(replay, one);
@@ -353,7 +353,7 @@ TEST_F(handed_out_test, pools_of_two_allocators_with_one_number_are_two) {
   const auto pool = other.create_pool("plain").value();
   ASSERT_EQ(pool.id(), own.pool().id());
   destroy(end(one));
-  own.end();
+  own.end_capture();
   void* const p = pool.allocate(4_KiB, two);
   begin(two);
   write(two, p, 4_KiB);
@@ -399,7 +399,7 @@ TEST(unwatched, a_watch_can_be_added_by_hand) {
   const auto on = stream::create(gpu).value();
   void* const before = memory.allocate(4_KiB, on);
   const auto watch = machine->watch_blocks();
-  const auto registered = memory.add_observer(*watch);
+  const auto registered = memory.add_observer(*watch).value();
   memory.deallocate(before, on);  // nobody knows what it was
   void* const p = memory.allocate(8_KiB, on);
   memory.deallocate(p, on);

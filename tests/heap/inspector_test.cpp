@@ -92,11 +92,11 @@ TEST_F(inspector_test, a_failure_is_remembered_until_something_changes) {
   EXPECT_EQ(inside.explain(1_MiB, on).advice, "The request fits.");
   const auto fail = [&] {
     const detail::mutex_lock lock{core.mutex_};
-    return inside.no_room(errc::out_of_memory, 1_MiB, tag{}, heap::no_stream);
+    return inside.no_room(heap::inspector::refusal::no_memory, 1_MiB, tag{}, heap::no_stream);
   };
   const error failed = fail();
-  EXPECT_EQ(failed.code, errc::out_of_memory);
-  EXPECT_EQ(failed.requested, 1_MiB);
+  EXPECT_EQ(failed.code(), errc::out_of_memory);
+  EXPECT_EQ(failed.requested(), 1_MiB);
   EXPECT_NE(inside.explain(1_MiB, on).advice, "The request fits.");
   EXPECT_EQ(inside.explain(2_MiB, on).advice, "The request fits.");
   {
@@ -113,7 +113,7 @@ TEST_F(inspector_test, addresses_are_looked_up_by_the_host_and_among_the_pools) 
   EXPECT_EQ(code_of(inside.block_at(&local)), errc::foreign_pointer);
   EXPECT_EQ(code_of(inside.describe_address(&local)), errc::foreign_pointer);
   const detail::mutex_lock lock{core.mutex_};
-  EXPECT_EQ(inside.why_not_live(512).code, errc::foreign_pointer);
+  EXPECT_EQ(inside.why_not_live(512).code(), errc::foreign_pointer);
   EXPECT_EQ(inside.life_of(512), "");
 }
 

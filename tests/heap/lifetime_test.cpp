@@ -40,9 +40,9 @@ TEST_F(heap_lifetime_test, what_is_still_live_is_reported_once) {
   ASSERT_TRUE(memory.close());
   const auto found = heard.take();
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].code, errc::still_live);
-  EXPECT_EQ(found[0].requested.count(), 1024 + (3_MiB).count());
-  EXPECT_THAT(found[0].detail, HasSubstr("2 live blocks"));
+  EXPECT_EQ(found[0].code(), errc::still_live);
+  EXPECT_EQ(found[0].requested().count(), 1024 + (3_MiB).count());
+  EXPECT_THAT(found[0].detail(), HasSubstr("2 live blocks"));
   ASSERT_TRUE(memory.close());
 }
 
@@ -53,8 +53,8 @@ TEST_F(heap_lifetime_test, a_callback_may_own_what_registered_it) {
   };
   auto memory = make();
   auto own = std::make_shared<registrations>();
-  own->failure = memory.on_out_of_memory([own](bytes) { return false; });
-  own->growth = memory.before_growth([own](bytes) { return false; });
+  own->failure = memory.on_out_of_memory([own](bytes) { return false; }).value();
+  own->growth = memory.before_growth([own](bytes) { return false; }).value();
   const std::weak_ptr<registrations> left = own;
   own.reset();
   ASSERT_TRUE(memory.close());
@@ -73,7 +73,7 @@ TEST_F(heap_lifetime_test, calls_after_the_end_say_so) {
   EXPECT_EQ(code_of(copy.try_allocate(1_KiB, stream)), errc::closed);
   EXPECT_EQ(code_of(copy.try_deallocate(p, stream)), errc::closed);
   EXPECT_EQ(code_of(copy.record_stream(p, stream)), errc::closed);
-  EXPECT_EQ(code_of(copy.forget_uses(p)), errc::closed);
+  EXPECT_EQ(code_of(copy.assume_joined(p)), errc::closed);
   EXPECT_EQ(code_of(copy.size_of(p)), errc::closed);
   EXPECT_EQ(code_of(copy.trim()), errc::closed);
   EXPECT_EQ(code_of(copy.empty_cache()), errc::closed);
@@ -85,7 +85,7 @@ TEST_F(heap_lifetime_test, calls_after_the_end_say_so) {
   EXPECT_THROW(static_cast<void>(copy.allocate(1_KiB, stream)), failure);
   copy.deallocate(p, stream);
   EXPECT_EQ(heard.take().size(), 1u);
-  claim.end();
+  claim.end_capture();
   auto moved = std::move(copy);
   EXPECT_EQ(code_of(copy.try_allocate(1_KiB, stream)), errc::moved_from);  // NOLINT
   EXPECT_EQ(code_of(copy.close()), errc::moved_from);
@@ -178,7 +178,7 @@ TEST_F(heap_lifetime_test, an_end_that_fails_attempts_all_and_returns_the_first_
     machine->fail(driver::call::mem_release, 1, driver::CUDA_ERROR_ILLEGAL_STATE);
   const auto closed = memory.close();
   ASSERT_FALSE(closed);
-  EXPECT_EQ(closed.error().native, driver::CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(closed.error().native(), driver::CUDA_ERROR_ILLEGAL_STATE);
   EXPECT_LT(machine->used(device_id{0}), taken);
   EXPECT_TRUE(memory.close()) << "it is closed all the same";
 }
@@ -213,7 +213,7 @@ TEST_F(heap_lifetime_test, an_end_that_cannot_wait_keeps_the_memory_mapped) {
     machine->fail(driver::call::mem_free, 1, driver::CUDA_ERROR_UNKNOWN);
     const auto closed = memory.close();
     ASSERT_EQ(code_of(closed), errc::driver_error);
-    EXPECT_EQ(closed.error().detail.find("40 MiB stay mapped"), 0u) << closed.error().detail;
+    EXPECT_EQ(closed.error().detail().find("40 MiB stay mapped"), 0u) << closed.error().detail();
     EXPECT_EQ(machine->used(device_id{0}), before + 40_MiB);
     machine->clear_faults();
   }
@@ -230,7 +230,7 @@ TEST_F(heap_lifetime_test, an_end_that_cannot_return_host_memory_says_so) {
     machine->fail(driver::call::mem_free_host, 1, driver::CUDA_ERROR_UNKNOWN);
     const auto closed = memory.close();
     ASSERT_FALSE(closed);
-    EXPECT_EQ(closed.error().native,
+    EXPECT_EQ(closed.error().native(),
               pools_fail ? driver::CUDA_ERROR_ILLEGAL_STATE : driver::CUDA_ERROR_UNKNOWN);
   }
 }
@@ -333,9 +333,9 @@ TEST_F(heap_lifetime_test, a_child_that_is_forked_under_the_lock_waits_for_nobod
     static_cast<void>(memory.explain(64_KiB, stream));
     static_cast<void>(memory.try_allocate(64_KiB, stream));
   }};
-  auto observation = memory.add_observer(ear);
+  auto observation = memory.add_observer(ear).value();
   memory.deallocate(memory.allocate(64_KiB, stream), stream);
-  observation.end();
+  observation.close();
   ASSERT_GT(ear.child, 0);
   int status = -1;
   ASSERT_EQ(::waitpid(ear.child, &status, 0), ear.child);
@@ -382,10 +382,10 @@ TEST_F(heap_lifetime_test, a_thread_that_forked_ends_in_the_child_though_another
     forked.get_future().wait();
   };
   ready.get_future().wait();
-  auto observation = memory.add_observer(ear);
+  auto observation = memory.add_observer(ear).value();
   memory.deallocate(memory.allocate(64_MiB, stream), stream);
   forking.join();
-  observation.end();
+  observation.close();
   ASSERT_GT(child, 0);
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -399,10 +399,10 @@ TEST_F(heap_lifetime_test, every_call_of_a_child_that_is_forked_under_the_lock_s
   auto pool = memory.create_pool("apart").value();
   void* const p = pool.allocate(64_KiB, stream);
   auto claim = memory.begin_capture(captured).value();
-  auto registration = memory.on_out_of_memory([](bytes) { return false; });
+  auto registration = memory.on_out_of_memory([](bytes) { return false; }).value();
   listener second;
-  auto listening = memory.add_observer(second);
-  auto notice = std::make_optional(memory.notice_captures());
+  auto listening = memory.add_observer(second).value();
+  auto notice = std::make_optional(memory.guard_captures().value());
   forking_sink ear{[&] {
     int number = 0;
     const auto gone = [&](const auto& outcome) {
@@ -414,7 +414,7 @@ TEST_F(heap_lifetime_test, every_call_of_a_child_that_is_forked_under_the_lock_s
     gone(memory.try_deallocate(p, 64_KiB, stream));
     gone(memory.try_deallocate(p));
     gone(memory.record_stream(p, stream));
-    gone(memory.forget_uses(p));
+    gone(memory.assume_joined(p));
     gone(memory.size_of(p));
     gone(memory.block_at(p));
     gone(memory.describe_address(p));
@@ -429,7 +429,7 @@ TEST_F(heap_lifetime_test, every_call_of_a_child_that_is_forked_under_the_lock_s
     gone(memory.set_limit(tag{}, 1_GiB));
     gone(memory.create_pool("x"));
     gone(memory.begin_capture(stream));
-    gone(claim.keep_with(reinterpret_cast<driver::CUgraph>(p)));
+    gone(claim.tie_to_graph(reinterpret_cast<driver::CUgraph>(p)));
     gone(memory.declare_suspendable(tag{}));
     gone(memory.suspend());
     gone(memory.resume());
@@ -453,19 +453,19 @@ TEST_F(heap_lifetime_test, every_call_of_a_child_that_is_forked_under_the_lock_s
     listener third;
     static_cast<void>(memory.add_observer(third));
     registration = {};
-    listening.end();
+    listening.close();
     notice.reset();
-    static_cast<void>(memory.notice_captures());
-    claim.end();
+    static_cast<void>(memory.guard_captures());
+    claim.end_capture();
     pool = {};
   }};
-  auto observation = memory.add_observer(ear);
+  auto observation = memory.add_observer(ear).value();
   memory.deallocate(memory.allocate(64_KiB, stream), stream);
   ASSERT_GT(ear.child, 0);
   int status = -1;
   ASSERT_EQ(::waitpid(ear.child, &status, 0), ear.child);
   EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
-  observation.end();
+  observation.close();
   memory.deallocate(p, stream);
 }
 

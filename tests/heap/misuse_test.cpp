@@ -55,13 +55,14 @@ TEST_F(misuse_test, a_second_free_names_address_size_tag_and_stream) {
   memory.deallocate(p, two);
   memory.deallocate(p, one);
   const std::string words = at(p) + ", 3 KiB, tag \"misuse test: weights\"" + on(two);
-  EXPECT_EQ(told(), (error{.code = errc::double_free, .detail = words}));
-  EXPECT_EQ(memory.try_deallocate(p, one).error().detail, words) << "the same where it is returned";
+  EXPECT_EQ(told(), (error{{.code = errc::double_free, .detail = words}}));
+  EXPECT_EQ(memory.try_deallocate(p, one).error().detail(), words)
+      << "the same where it is returned";
   // Back in the store it is no block any more.
   machine->run_until_idle();
   ASSERT_TRUE(memory.trim(bytes::max()));
   memory.deallocate(p, one);
-  EXPECT_EQ(told().detail, at(p) + ", in the free memory " + at(p) + ", 2 MiB");
+  EXPECT_EQ(told().detail(), at(p) + ", in the free memory " + at(p) + ", 2 MiB");
 }
 
 TEST_F(misuse_test, a_foreign_pointer_is_told_from_one_inside_a_block) {
@@ -74,13 +75,13 @@ TEST_F(misuse_test, a_foreign_pointer_is_told_from_one_inside_a_block) {
   }
   int local = 0;
   memory.deallocate(&local, stream);
-  EXPECT_EQ(told(), (error{.code = errc::foreign_pointer,
-                           .detail = at(&local) + " is no memory of this allocator"}));
+  EXPECT_EQ(told(), (error{{.code = errc::foreign_pointer,
+                            .detail = at(&local) + " is no memory of this allocator"}}));
   void* const inside = static_cast<std::byte*>(p) + 512;
   memory.deallocate(inside, stream);
-  EXPECT_EQ(told(), (error{.code = errc::foreign_pointer,
-                           .detail = at(inside) + " is inside a block, not its start: " + at(p) +
-                                     ", 1 MiB, tag \"misuse test: weights\"" + on(stream)}));
+  EXPECT_EQ(told(), (error{{.code = errc::foreign_pointer,
+                            .detail = at(inside) + " is inside a block, not its start: " + at(p) +
+                                      ", 1 MiB, tag \"misuse test: weights\"" + on(stream)}}));
   memory.deallocate(p, stream);
 }
 
@@ -106,7 +107,7 @@ TEST_F(misuse_test, an_address_is_described_by_the_live_block_around_it) {
   for (const void* const gone : {static_cast<void*>(p), other}) {
     const auto unknown = memory.describe_address(gone);
     ASSERT_EQ(code_of(unknown), errc::foreign_pointer);
-    EXPECT_EQ(unknown.error().detail, at(gone) + " is no memory of this allocator");
+    EXPECT_EQ(unknown.error().detail(), at(gone) + " is no memory of this allocator");
   }
 }
 
@@ -120,13 +121,13 @@ TEST_F(misuse_test, a_leak_lists_the_largest_blocks) {
   }
   ASSERT_TRUE(memory.close());
   const error leak = told();
-  EXPECT_EQ(leak.code, errc::still_live);
-  EXPECT_EQ(leak.requested, 55_KiB);
+  EXPECT_EQ(leak.code(), errc::still_live);
+  EXPECT_EQ(leak.requested(), 55_KiB);
   std::string expected = "an allocator was closed with 10 live blocks of 55 KiB\n  " +
                          at(blocks[9]) + ", 10 KiB, tag \"misuse test: weights\"" + on(stream);
   for (std::uint64_t i = 9; i >= 3; --i)
     expected += "\n  " + at(blocks[i - 1]) + ", " + to_string(i * 1_KiB) + on(stream);
-  EXPECT_EQ(leak.detail, expected + "\n  and 2 more");
+  EXPECT_EQ(leak.detail(), expected + "\n  and 2 more");
 }
 
 TEST_F(misuse_test, a_leak_counts_every_pool) {
@@ -139,9 +140,10 @@ TEST_F(misuse_test, a_leak_counts_every_pool) {
   memory.deallocate(memory.allocate(4_KiB, stream), stream);
   ASSERT_TRUE(memory.close());
   const error leak = told();
-  EXPECT_EQ(leak.requested, 3_KiB);
-  EXPECT_EQ(leak.detail, "an allocator was closed with 2 live blocks of 3 KiB\n  " + at(large) +
-                             ", 2 KiB" + on(stream) + "\n  " + at(small) + ", 1 KiB" + on(stream));
+  EXPECT_EQ(leak.requested(), 3_KiB);
+  EXPECT_EQ(leak.detail(), "an allocator was closed with 2 live blocks of 3 KiB\n  " + at(large) +
+                               ", 2 KiB" + on(stream) + "\n  " + at(small) + ", 1 KiB" +
+                               on(stream));
 }
 
 TEST_F(misuse_test, both_stacks_are_told_where_they_are_remembered) {
@@ -154,7 +156,7 @@ TEST_F(misuse_test, both_stacks_are_told_where_they_are_remembered) {
     p = weir_test_takes(memory, 3000, one);
   }
   memory.deallocate(static_cast<std::byte*>(p) + 512, one);
-  std::string text = told().detail;
+  std::string text = told().detail();
   const auto allocated = text.find("\n  allocated on stream " + std::to_string(one.id().number()) +
                                    ", 2.93 KiB, tag \"misuse test: weights\"\n");
   ASSERT_NE(allocated, text.npos) << text;
@@ -162,7 +164,7 @@ TEST_F(misuse_test, both_stacks_are_told_where_they_are_remembered) {
   EXPECT_THAT(text, Not(HasSubstr("freed on")));
   weir_test_frees(memory, p, two);
   memory.deallocate(p, one);
-  text = told().detail;
+  text = told().detail();
   const auto taken = text.find("weir_test_takes+0x");
   const auto freed = text.find("\n  freed on stream " + std::to_string(two.id().number()) + "\n");
   ASSERT_NE(freed, text.npos) << text;
@@ -171,7 +173,7 @@ TEST_F(misuse_test, both_stacks_are_told_where_they_are_remembered) {
   // What was handed out again is told of its new life.
   ASSERT_EQ(memory.allocate(3000_B, two), p);
   ASSERT_TRUE(memory.close());
-  text = told().detail;
+  text = told().detail();
   EXPECT_THAT(text, HasSubstr("allocated on stream " + std::to_string(two.id().number())));
   EXPECT_THAT(text, Not(HasSubstr("weir_test_takes")));
   EXPECT_THAT(text, Not(HasSubstr("freed on")));

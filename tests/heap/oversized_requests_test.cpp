@@ -132,7 +132,7 @@ TEST_F(oversized_requests, what_a_held_pool_of_graphs_keeps_is_not_waited_for) {
     auto memory = make({.policy = policy});
     const auto stream = new_stream();
     const auto busy = new_stream();
-    const auto graphs = memory.create_pool("graphs", {.retains = true}).value();
+    const auto graphs = memory.create_pool("graphs", {.for_graphs = true}).value();
     memory.deallocate(graphs.allocate(1200_MiB, stream), stream);
     void* const used = memory.allocate(100_MiB, busy);
     write(busy, used, 1_MiB);

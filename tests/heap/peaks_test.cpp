@@ -69,7 +69,7 @@ TEST_F(peaks_test, nor_beside_one_of_a_declared_capture) {
   expect_one_block(memory.stats());
   expect_one_block(graph.pool().stats());
   destroy(end(on));
-  graph.end();
+  graph.end_capture();
   memory.deallocate(p, on);
 }
 
@@ -156,7 +156,7 @@ TEST_F(peaks_test, of_active_count_what_waited_beside_a_hit) {
   ASSERT_EQ(memory.stats().pending, 3_MiB);
   memory.deallocate(memory.allocate(100_KiB, on), on);  // a hit, not folded in
   machine->run_until_idle();
-  ASSERT_EQ(memory.forget_uses(read).value(), true);
+  ASSERT_EQ(memory.assume_joined(read).value(), true);
   EXPECT_EQ(memory.stats().pending, 0_B);
   EXPECT_EQ(memory.stats().active.peak, 3_MiB + 100_KiB);
   EXPECT_EQ(memory.stats().active_blocks.peak, 2u);
@@ -196,7 +196,7 @@ class counting_sink final : public event_sink {
 TEST_F(peaks_test, of_several_threads_are_exact_without_thread_caches) {
   auto uncached = make({.thread_cache = {}});
   counting_sink sink;
-  const auto registration = uncached.add_observer(sink);
+  const auto registration = uncached.add_observer(sink).value();
   const auto pool = uncached.create_pool("apart").value();
   std::vector<std::thread> threads;
   for (unsigned seed = 1; seed <= 4; ++seed) {

@@ -54,10 +54,10 @@ TEST_F(peers, reach_what_the_allocator_has_and_what_it_will_have) {
 }
 
 TEST_F(peers, reach_pools_in_segments) {
-  for (const bool splits : {true, false}) {
+  for (const bool whole : {false, true}) {
     auto memory = make();
     const auto stream = new_stream();
-    const pool_options segments{.segments = true, .splits = splits};
+    const pool_options segments{.segments = true, .one_block_per_segment = whole};
     const auto pool = memory.create_pool("segments", segments).value();
     void* const before = pool.allocate(3_MiB, stream);
     EXPECT_FALSE(peer_reaches(before));
@@ -333,7 +333,7 @@ TEST_F(peers, streams_are_not_asked_while_captures_are_noticed) {
   ASSERT_TRUE(memory.record_stream(block, other));
   ASSERT_TRUE(write_from_peer(other, block, 1_MiB));
   {
-    const capture_notice notice = memory.notice_captures();
+    const capture_guard notice = memory.guard_captures().value();
     const auto marks = machine->calls(driver::call::event_record);
     memory.deallocate(block, stream);
     EXPECT_EQ(machine->calls(driver::call::event_record), marks);
@@ -432,7 +432,7 @@ TEST_F(peers, streams_that_cannot_be_meant_are_refused) {
   const auto other = peer_stream();
   EXPECT_EQ(code_of(memory.record_stream(&memory, other)), errc::foreign_pointer);
   listener heard_events;
-  const auto registration = memory.add_observer(heard_events);
+  const auto registration = memory.add_observer(heard_events).value();
   ASSERT_TRUE(memory.record_stream(block, other));
   const auto events = heard_events.take();
   ASSERT_EQ(events.size(), 1u);

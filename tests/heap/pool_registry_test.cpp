@@ -85,16 +85,17 @@ TEST_F(pool_registry_test, a_pool_is_as_its_options_say) {
   const pool_state& as_usual = state_of(plain);
   EXPECT_EQ(as_usual.name, "plain");
   EXPECT_EQ(as_usual.holders, 1u);
-  EXPECT_FALSE(as_usual.exportable || as_usual.retains || as_usual.segments);
+  EXPECT_FALSE(as_usual.exportable || as_usual.for_graphs || as_usual.segments);
   EXPECT_TRUE(as_usual.splits && as_usual.takes_requests);
   EXPECT_FALSE(as_usual.suspendable);
   const auto other =
-      part.create("other", {.exportable = true, .retains = true, .suspendable = {{.priority = 3}}})
+      part.create("other",
+                  {.exportable = true, .for_graphs = true, .suspendable = {{.priority = 3}}})
           .value();
   EXPECT_EQ(other->id(), pool_id{2});
-  EXPECT_TRUE(state_of(other).exportable && state_of(other).retains);
+  EXPECT_TRUE(state_of(other).exportable && state_of(other).for_graphs);
   EXPECT_EQ(state_of(other).suspendable->priority, 3);
-  const auto whole = part.create("whole", {.splits = false}).value();
+  const auto whole = part.create("whole", {.one_block_per_segment = true}).value();
   EXPECT_TRUE(state_of(whole).segments) << "what is not divided comes in segments";
   EXPECT_FALSE(state_of(whole).splits);
   EXPECT_EQ(code_of(part.create("both", {.exportable = true, .segments = true})),
@@ -172,7 +173,7 @@ TEST_F(pool_registry_test, a_pool_stays_while_anything_of_it_is_in_use) {
 }
 
 TEST_F(pool_registry_test, a_pool_of_graphs_stays_until_replays_are_done) {
-  const auto pool = part.create("graphs", {.retains = true}).value();
+  const auto pool = part.create("graphs", {.for_graphs = true}).value();
   pool_state& state = state_of(pool);
   {
     const context_scope bound{gpu()};

@@ -152,7 +152,7 @@ TEST_F(reclamation_test, a_store_is_what_its_pool_is_for) {
   EXPECT_TRUE(part.traits_of(*other).one_slot_handles);
   EXPECT_TRUE(part.traits_of(*other).moves);
   EXPECT_FALSE(part.traits_of(*own).exportable);
-  other->retains = true;
+  other->for_graphs = true;
   EXPECT_FALSE(part.traits_of(*other).moves);
   EXPECT_TRUE(part.traits_of(*other).takes_addresses);
   EXPECT_TRUE(part.traits_of(*other).of_graphs);

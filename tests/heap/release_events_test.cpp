@@ -42,7 +42,7 @@ TEST_F(release_events_test, memory_is_there_when_its_release_is_told) {
       SCOPED_TRACE(to_string(policy) + (at_close ? " at close" : ""));
       release_watch watch{machine->driver()};
       auto memory = make({.policy = policy});
-      const auto heard = memory.add_observer(watch);
+      const auto heard = memory.add_observer(watch).value();
       memory.deallocate(memory.allocate(64_MiB, on), on);
       ASSERT_TRUE(on.synchronize());
       if (at_close) {
@@ -61,9 +61,9 @@ TEST_F(release_events_test, memory_of_pools_in_segments_too) {
   const auto on = new_stream();
   release_watch watch{machine->driver()};
   auto memory = make();
-  const auto heard = memory.add_observer(watch);
+  const auto heard = memory.add_observer(watch).value();
   {
-    auto pool = memory.create_pool("segments", {.retains = true, .segments = true}).value();
+    auto pool = memory.create_pool("segments", {.for_graphs = true, .segments = true}).value();
     memory.deallocate(pool.allocate(64_MiB, on), on);
   }
   ASSERT_TRUE(on.synchronize());
@@ -79,7 +79,7 @@ TEST_F(release_events_test, a_release_that_the_driver_refuses_is_taken_back) {
     SCOPED_TRACE(to_string(policy));
     release_watch watch{machine->driver()};
     auto memory = make({.policy = policy});
-    const auto heard = memory.add_observer(watch);
+    const auto heard = memory.add_observer(watch).value();
     memory.deallocate(memory.allocate(2_MiB, on), on);
     ASSERT_TRUE(on.synchronize());
     const std::size_t before = watch.reserves;

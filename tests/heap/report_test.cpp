@@ -232,7 +232,7 @@ TEST_F(report_test, the_advice_names_the_limit_and_what_is_missing) {
 TEST_F(report_test, what_a_graph_keeps_serves_nobody_else) {
   auto memory = make({.limit = 512_MiB, .thread_cache = {}});
   const auto stream = new_stream();
-  const auto graphs = memory.create_pool("graphs", {.retains = true}).value();
+  const auto graphs = memory.create_pool("graphs", {.for_graphs = true}).value();
   memory.deallocate(graphs.allocate(200_MiB, stream), stream);
   EXPECT_EQ(memory.explain(300_MiB, stream).advice, "The request fits.");
   EXPECT_EQ(
@@ -321,8 +321,8 @@ TEST_F(report_test, goes_with_what_is_thrown) {
     try {
       request();
     } catch (const out_of_memory& caught) {
-      EXPECT_EQ(caught.reason().code, errc::out_of_memory);
-      EXPECT_EQ(caught.reason().requested, 48_MiB);
+      EXPECT_EQ(caught.reason().code(), errc::out_of_memory);
+      EXPECT_EQ(caught.reason().requested(), 48_MiB);
       EXPECT_EQ(
           std::string{caught.what()},
           "out_of_memory: no room for the request (48 MiB): stream " + number_of(stream) +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools that retain: memory for graphs that their holder captures.
+// Pools for graphs: memory for graphs that their holder captures.
 #include <atomic>
 #include <set>
 #include <thread>
@@ -17,7 +17,7 @@ constexpr driver::CUstreamCaptureMode all_modes[] = {driver::CU_STREAM_CAPTURE_M
 class retaining_pools : public graph_test {
  protected:
   [[nodiscard]] static memory_pool make_pool(caching_allocator& memory) {
-    return memory.create_pool("graphs", {.retains = true}).value();
+    return memory.create_pool("graphs", {.for_graphs = true}).value();
   }
   /// How often the driver was asked for what captures do not take, or only outside of them.
   [[nodiscard]] std::uint64_t questions() const {
@@ -88,7 +88,7 @@ TEST_F(retaining_pools, a_block_whose_uses_are_ordered_by_the_caller_waits_no_lo
   auto held = hold(two);
   write(two, a, 1000_B);
   ASSERT_TRUE(memory.record_stream(a, two));
-  EXPECT_FALSE(memory.forget_uses(a).value()) << "it is live";
+  EXPECT_FALSE(memory.assume_joined(a).value()) << "it is live";
   memory.deallocate(a);
   EXPECT_EQ(memory.stats().active.current, 1_KiB);
   void* const b = pool.allocate(1000_B, one);
@@ -96,11 +96,11 @@ TEST_F(retaining_pools, a_block_whose_uses_are_ordered_by_the_caller_waits_no_lo
   auto joined = event::create(gpu()).value();
   ASSERT_TRUE(joined.record(two));
   ASSERT_TRUE(one.wait(joined));
-  EXPECT_TRUE(memory.forget_uses(a).value());
+  EXPECT_TRUE(memory.assume_joined(a).value());
   EXPECT_EQ(memory.stats().active.current, 1_KiB) << "b";
   EXPECT_EQ(memory.stats().pending, 0_B);
-  EXPECT_FALSE(memory.forget_uses(a).value()) << "it waits no more";
-  EXPECT_FALSE(memory.forget_uses(&memory).value());
+  EXPECT_FALSE(memory.assume_joined(a).value()) << "it waits no more";
+  EXPECT_FALSE(memory.assume_joined(&memory).value());
   void* const c = pool.allocate(1000_B, two);
   EXPECT_NE(c, a) << "the stream of the free alone was joined";
   EXPECT_EQ(pool.allocate(1000_B, one), a);
@@ -364,7 +364,7 @@ TEST_F(retaining_pools, empty_cache_is_the_owners_word) {
   begin(stream);
   memory.deallocate(memory.allocate(20_MiB, stream), stream);
   destroy(end(stream));
-  claim.end();
+  claim.end_capture();
   EXPECT_EQ(claim.pool().empty_cache().value(), bytes{});
   EXPECT_EQ(code_of(memory_pool{}.empty_cache()), errc::moved_from);
   EXPECT_EQ(check(memory), "");
@@ -477,8 +477,8 @@ TEST_F(retaining_pools, a_notice_keeps_everybody_quiet) {
   write(two, early, 2_MiB);
   memory.deallocate(early, two);
   ASSERT_TRUE(memory.trim());  // an event that could be asked for
-  auto notice = memory.notice_captures();
-  auto second = memory.notice_captures();
+  auto notice = memory.guard_captures().value();
+  auto second = memory.guard_captures().value();
   const auto before = questions();
   memory.deallocate(a, one);
   memory.deallocate(b, one);
@@ -496,7 +496,7 @@ TEST_F(retaining_pools, a_notice_keeps_everybody_quiet) {
   EXPECT_EQ(memory.stats().reserved.current, 48_MiB);
   write(two, c, 48_MiB);
   memory.deallocate(c, two);
-  auto left = memory.notice_captures();
+  auto left = memory.guard_captures().value();
   ASSERT_TRUE(memory.close()) << "the end waits, whatever was noticed";
 }
 
@@ -505,7 +505,7 @@ TEST_F(retaining_pools, a_stream_that_ends_under_a_notice_is_not_asked_later) {
   auto one = new_stream();
   void* const a = memory.allocate(32_MiB, one);
   write(one, a, 32_MiB);
-  auto notice = memory.notice_captures();
+  auto notice = memory.guard_captures().value();
   memory.deallocate(a, one);
   const auto marks = machine->calls(driver::call::event_record);
   ASSERT_TRUE(one.close());
@@ -536,7 +536,7 @@ TEST_F(retaining_pools, captures_on_one_thread_beside_misses_on_others) {
   for (int round = 0; round < 60; ++round) {
     // Freed before the capture: an epoch that everybody would like to close.
     memory.deallocate(memory.allocate(2_MiB, captured), captured);
-    const auto notice = memory.notice_captures();
+    const auto notice = memory.guard_captures().value();
     begin(captured, all_modes[round % 3]);
     void* const p = pool.allocate(3_MiB, captured);
     write(captured, p, 3_MiB);
@@ -555,7 +555,7 @@ TEST_F(retaining_pools, any_driver_call_may_fail) {
   settings.limit = 64_MiB;
   const auto scenario = [&](caching_allocator& of, const stream& one, const stream& two) {
     std::vector<void*> live;
-    auto made = of.create_pool("graphs", {.retains = true});
+    auto made = of.create_pool("graphs", {.for_graphs = true});
     if (!made) return;
     memory_pool pool = *made;
     const auto request = [&](bytes size, const stream& on) {
@@ -572,7 +572,7 @@ TEST_F(retaining_pools, any_driver_call_may_fail) {
     if (!live.empty()) static_cast<void>(of.record_stream(live.front(), two));
     free();
     {
-      const auto notice = of.notice_captures();
+      const auto notice = of.guard_captures().value();
       const context_scope bound{gpu()};
       const bool began = cuda().stream_begin_capture(one.handle(), all_modes[0]) == 0;
       request(24_MiB, one);

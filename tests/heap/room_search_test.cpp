@@ -149,9 +149,9 @@ TEST_F(room_search_test, other_streams_memory_is_taken_behind_a_wait) {
   write(one, p, 1_GiB);
   memory->deallocate(p, one);
   listener told;
-  auto observation = memory->add_observer(told);
+  auto observation = memory->add_observer(told).value();
   void* const q = memory->allocate(1_GiB, two);  // nobody waits on the host
-  observation.end();
+  observation.close();
   write(two, q, 1_GiB);
   EXPECT_GT(memory->stats().waits, 0u);
   EXPECT_EQ(told.count(memory_event_kind::wait), memory->stats().waits);
@@ -251,16 +251,19 @@ TEST_F(room_search_test, callbacks_are_asked_without_the_lock_and_not_recursivel
   std::vector<void*> held;
   for (int i = 0; i < 4; ++i) held.push_back(memory->allocate(256_MiB, stream));
   int asked = 0;
-  const auto registration = memory->on_out_of_memory([&](bytes needed) {
-    ++asked;
-    EXPECT_EQ(needed, 512_MiB);
-    // May use the allocator; a request from inside does not ask again.
-    EXPECT_EQ(code_of(memory->try_allocate(1_GiB, stream)), errc::out_of_memory);
-    if (held.empty()) return false;
-    memory->deallocate(held.back(), stream);
-    held.pop_back();
-    return true;
-  });
+  const auto registration =
+      memory
+          ->on_out_of_memory([&](bytes needed) {
+            ++asked;
+            EXPECT_EQ(needed, 512_MiB);
+            // May use the allocator; a request from inside does not ask again.
+            EXPECT_EQ(code_of(memory->try_allocate(1_GiB, stream)), errc::out_of_memory);
+            if (held.empty()) return false;
+            memory->deallocate(held.back(), stream);
+            held.pop_back();
+            return true;
+          })
+          .value();
   void* const p = memory->allocate(512_MiB, stream);
   EXPECT_EQ(asked, 2) << "one block is not enough";
   EXPECT_EQ(held.size(), 2u);
@@ -272,13 +275,16 @@ TEST_F(room_search_test, what_a_callback_frees_before_growth_is_used_instead_of_
   const auto stream = new_stream();
   void* held = memory->allocate(256_MiB, stream);
   std::vector<bytes> asked;
-  auto registration = memory->before_growth([&](bytes needed) {
-    asked.push_back(needed);
-    // A request from inside does not ask again.
-    memory->deallocate(memory->allocate(8_MiB, stream), stream);
-    if (held != nullptr) memory->deallocate(std::exchange(held, nullptr), stream);
-    return false;
-  });
+  auto registration = memory
+                          ->before_growth([&](bytes needed) {
+                            asked.push_back(needed);
+                            // A request from inside does not ask again.
+                            memory->deallocate(memory->allocate(8_MiB, stream), stream);
+                            if (held != nullptr)
+                              memory->deallocate(std::exchange(held, nullptr), stream);
+                            return false;
+                          })
+                          .value();
   void* const p = memory->allocate(128_MiB, stream);
   EXPECT_THAT(asked, ElementsAre(128_MiB));
   EXPECT_LE(memory->stats().reserved.peak, 256_MiB + 8_MiB);
@@ -296,7 +302,7 @@ TEST_F(room_search_test, a_callback_before_growth_that_throws_ends_its_request) 
   const auto stream = new_stream();
   {
     const auto registration =
-        memory->before_growth([](bytes) -> bool { throw std::runtime_error{"no"}; });
+        memory->before_growth([](bytes) -> bool { throw std::runtime_error{"no"}; }).value();
     EXPECT_THROW(static_cast<void>(memory->allocate(64_MiB, stream)), std::runtime_error);
   }
   EXPECT_EQ(memory->stats().failures, 1u);
@@ -308,7 +314,7 @@ TEST_F(room_search_test, a_callback_that_lies_is_not_asked_for_ever) {
   void* const p = memory->allocate(1_GiB, stream);
   int asked = 0;
   {
-    const auto registration = memory->on_out_of_memory([&](bytes) { return ++asked > 0; });
+    const auto registration = memory->on_out_of_memory([&](bytes) { return ++asked > 0; }).value();
     EXPECT_EQ(code_of(memory->try_allocate(1_KiB, stream)), errc::out_of_memory);
   }
   EXPECT_EQ(asked, 1);

@@ -293,7 +293,7 @@ TEST_F(rungs_test, a_pending_block_of_that_size_is_looked_at_first) {
   EXPECT_EQ(search(pool, capture_status::active).value(), room);
   EXPECT_THAT(plan.asked, ElementsAre("capture's pool", "prepare apart", "fit"))
       << "what waits in one pool is nothing to another";
-  pool.retains = true;  // for graphs of the user's: no event may be asked for while one is made
+  pool.for_graphs = true;  // for graphs of the user's: no event may be asked for while one is made
   EXPECT_EQ(search(pool, capture_status::active, nullptr, true).value(), room);
   EXPECT_THAT(plan.asked, ElementsAre("prepare", "fit"));
 }
@@ -596,7 +596,7 @@ TEST_F(rungs_test, a_broken_capture_changes_no_pool_and_queues_no_wait) {
 }
 
 TEST_F(rungs_test, a_pool_that_retains_asks_no_stream_in_a_capture) {
-  apart.retains = true;
+  apart.for_graphs = true;
   const names outside = {"prepare apart",  "fit",         "retire",         "rearrange",
                          "grow",           "flush all",   "sweep",          "grow",
                          "release others", "release own", "await releases", "evict",
@@ -614,7 +614,7 @@ TEST_F(rungs_test, a_pool_that_takes_no_requests_says_so) {
   apart.takes_requests = false;
   const auto refused = search(apart);
   EXPECT_EQ(code_of(refused), errc::invalid_argument);
-  EXPECT_EQ(refused.error().detail, "a graph's memory serves requests during its capture only");
+  EXPECT_EQ(refused.error().detail(), "a graph's memory serves requests during its capture only");
   EXPECT_THAT(plan.asked, ElementsAre());
 }
 

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 /// Plain memory of the driver, counted; fails or throws on demand.
-class counting_source : public segment_source {
+class counting_source : public memory_source {
  public:
   explicit counting_source(device gpu) : gpu_{gpu} {}
   ~counting_source() override { *ended = true; }
@@ -25,7 +25,7 @@ class counting_source : public segment_source {
     if (throws_bad_alloc) throw std::bad_alloc{};
     if (refusals > 0) {
       --refusals;
-      return error{.code = refusal, .detail = "refused"};
+      return error{{.code = refusal, .detail = "refused"}};
     }
     if (null_answers > 0) {
       --null_answers;
@@ -40,7 +40,7 @@ class counting_source : public segment_source {
   result<void> deallocate(void* segment, bytes size) override {
     ++offered;
     if (throws) throw 7;
-    if (keeps_refusing) return error{.code = errc::driver_error, .detail = "not now"};
+    if (keeps_refusing) return error{{.code = errc::driver_error, .detail = "not now"}};
     const auto entry = held.find(segment);
     if (entry == held.end() || entry->second != size) return errc::foreign_pointer;
     held.erase(entry);
@@ -131,7 +131,7 @@ TEST_F(segment_sources, tell_their_pool_in_events) {
   auto memory = make();
   const auto stream = new_stream();
   listener ear;
-  const auto observation = memory.add_observer(ear);
+  const auto observation = memory.add_observer(ear).value();
   const auto pool = memory.create_pool("theirs", {.source = make_source()}).value();
   void* const p = pool.allocate(30_MiB, stream);
   memory.deallocate(p);
@@ -181,13 +181,13 @@ TEST_F(segment_sources, get_nothing_back_that_a_stream_still_uses) {
 }
 
 TEST_F(segment_sources, live_as_long_as_their_blocks) {
-  for (const bool retains : {false, true}) {
+  for (const bool for_graphs : {false, true}) {
     auto memory = make();
     const auto stream = new_stream();
     auto source = make_source();
     const auto ended = source->ended;
     const counting_source& watched = *source;
-    auto pool = memory.create_pool("theirs", {.retains = retains, .source = source}).value();
+    auto pool = memory.create_pool("theirs", {.for_graphs = for_graphs, .source = source}).value();
     source.reset();
     const pool_id id = pool.id();
     void* const p = pool.allocate(4_MiB, stream);
@@ -238,7 +238,7 @@ TEST_F(segment_sources, are_asked_again_when_memory_was_released_elsewhere) {
   source->refusal = errc::not_permitted;
   const auto refused = pool.try_allocate(60_MiB, stream);
   ASSERT_EQ(code_of(refused), errc::not_permitted);
-  EXPECT_EQ(refused.error().detail, "refused");
+  EXPECT_EQ(refused.error().detail(), "refused");
   EXPECT_EQ(check(memory), "");
 }
 
@@ -250,7 +250,7 @@ TEST_F(segment_sources, that_throw_fail_the_request_and_no_more) {
   source->throws = true;
   const auto refused = pool.try_allocate(3_MiB, stream);
   ASSERT_EQ(code_of(refused), errc::internal);
-  EXPECT_THAT(refused.error().detail, HasSubstr("no such luck"));
+  EXPECT_THAT(refused.error().detail(), HasSubstr("no such luck"));
   source->throws = false;
   source->throws_bad_alloc = true;
   EXPECT_EQ(code_of(pool.try_allocate(3_MiB, stream)), errc::no_host_memory);
@@ -288,7 +288,7 @@ TEST_F(segment_sources, that_do_not_take_a_segment_back_still_have_it) {
   EXPECT_EQ(code_of(memory.try_allocate(50_MiB, stream)), errc::out_of_memory);
   const auto told = heard.take();
   ASSERT_FALSE(told.empty());
-  EXPECT_EQ(told.front().code, errc::driver_error);
+  EXPECT_EQ(told.front().code(), errc::driver_error);
   // The pool ends, and waits for its source.
   pool = {};
   EXPECT_EQ(memory.stats().reserved.current, 30_MiB);
@@ -341,9 +341,9 @@ TEST_F(segment_sources, of_a_pool_that_retains_keep_its_memory_while_it_is_held)
   const auto one = new_stream();
   const auto two = new_stream();
   auto source = make_source();
-  auto pool = memory.create_pool("graphs", {.retains = true, .source = source}).value();
+  auto pool = memory.create_pool("graphs", {.for_graphs = true, .source = source}).value();
   // A capture takes memory from the source and gives none back.
-  const auto notice = memory.notice_captures();
+  const auto notice = memory.guard_captures().value();
   begin(one);
   void* const a = pool.allocate(4_MiB, one);
   write(one, a, 4_MiB);
@@ -353,7 +353,7 @@ TEST_F(segment_sources, of_a_pool_that_retains_keep_its_memory_while_it_is_held)
   const auto graph = end(one);
   EXPECT_THAT(source->asked, ElementsAre(20_MiB));
   const auto runnable = instantiate(graph);
-  { const auto over = memory.notice_captures(); }
+  { const auto over = memory.guard_captures().value(); }
   ASSERT_TRUE(memory.empty_cache());
   EXPECT_EQ(source->offered, 0);
   void* const b = pool.allocate(4_MiB, two);
@@ -381,7 +381,7 @@ TEST_F(segment_sources, are_told_at_the_end_of_the_allocator) {
   }
   const auto told = heard.take();
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told.front().code, errc::still_live);
+  EXPECT_EQ(told.front().code(), errc::still_live);
 }
 
 TEST_F(segment_sources, are_left_alone_when_the_driver_is_gone) {
@@ -399,7 +399,7 @@ TEST_F(segment_sources, are_left_alone_when_the_driver_is_gone) {
 }
 
 /// Memory that can be taken away and put back under the same addresses, with what it held.
-class suspendable_source final : public segment_source {
+class suspendable_source final : public memory_source {
  public:
   suspendable_source(device gpu, const driver::table& cuda) : gpu_{gpu}, cuda_{cuda} {}
   ~suspendable_source() override { EXPECT_THAT(segments_, IsEmpty()); }
@@ -524,7 +524,8 @@ TEST_F(segment_sources, without_one_segments_are_the_drivers) {
     settings.policy = policy;
     auto memory = make(settings);
     const auto stream = new_stream();
-    const auto pool = memory.create_pool("segments", {.retains = true, .segments = true}).value();
+    const auto pool =
+        memory.create_pool("segments", {.for_graphs = true, .segments = true}).value();
     void* const a = pool.allocate(4_MiB, stream);
     void* const b = pool.allocate(4_MiB, stream);
     void* const c = pool.allocate(512_B, stream);
@@ -547,9 +548,10 @@ TEST_F(segment_sources, segments_are_made_in_any_capture) {
        {driver::CU_STREAM_CAPTURE_MODE_GLOBAL, driver::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL}) {
     auto memory = make();
     const auto stream = new_stream();
-    const auto pool = memory.create_pool("segments", {.retains = true, .segments = true}).value();
+    const auto pool =
+        memory.create_pool("segments", {.for_graphs = true, .segments = true}).value();
     {
-      const auto notice = memory.notice_captures();
+      const auto notice = memory.guard_captures().value();
       begin(stream, mode);
       void* const p = pool.allocate(30_MiB, stream);
       write(stream, p, 30_MiB);
@@ -597,7 +599,7 @@ TEST_F(segment_sources, segments_of_an_exportable_allocator_can_be_sent) {
             errc::not_supported);
   EXPECT_EQ(code_of(memory.create_pool("no", {.exportable = true, .source = make_source()})),
             errc::not_supported);
-  EXPECT_EQ(code_of(memory.create_pool("no", {.exportable = true, .splits = false})),
+  EXPECT_EQ(code_of(memory.create_pool("no", {.exportable = true, .one_block_per_segment = true})),
             errc::not_supported);
   for (void* const p : {a, b, c}) memory.deallocate(p);
 }
@@ -606,7 +608,7 @@ TEST_F(segment_sources, give_room_at_an_address) {
   auto memory = make();
   const auto one = new_stream();
   const auto two = new_stream();
-  const auto pool = memory.create_pool("graphs", {.retains = true, .segments = true}).value();
+  const auto pool = memory.create_pool("graphs", {.for_graphs = true, .segments = true}).value();
   std::vector<void*> blocks;
   for (const bytes size : {3_MiB, 2_MiB + 512_B, 4_MiB, 700_B, 512_B})
     blocks.push_back(pool.allocate(size, one));
@@ -644,7 +646,10 @@ TEST_F(segment_sources, segments_that_are_not_split_serve_whole) {
   const auto two = new_stream();
   auto source = make_source();
   const auto pool =
-      memory.create_pool("whole", {.retains = true, .splits = false, .source = source}).value();
+      memory
+          .create_pool("whole",
+                       {.for_graphs = true, .one_block_per_segment = true, .source = source})
+          .value();
   void* const a = pool.allocate(4_MiB, one);
   void* const b = pool.allocate(4_MiB, one);
   void* const c = pool.allocate(512_B, one);
@@ -680,8 +685,9 @@ TEST_F(segment_sources, a_fallback_serves_before_anything_is_released) {
   auto memory = make();
   const auto one = new_stream();
   const auto two = new_stream();
-  const auto reserve = memory.create_pool("reserve", {.retains = true, .segments = true}).value();
-  const auto other = memory.create_pool("other", {.retains = true, .segments = true}).value();
+  const auto reserve =
+      memory.create_pool("reserve", {.for_graphs = true, .segments = true}).value();
+  const auto other = memory.create_pool("other", {.for_graphs = true, .segments = true}).value();
   void* const a = reserve.allocate(40_MiB, one);
   void* const b = other.allocate(40_MiB, one);
   memory.deallocate(a);
@@ -715,7 +721,7 @@ TEST_F(segment_sources, a_fallback_serves_before_anything_is_released) {
 TEST_F(segment_sources, a_fallback_that_ended_serves_nobody) {
   auto memory = make();
   const auto stream = new_stream();
-  auto pool = memory.create_pool("reserve", {.retains = true, .segments = true}).value();
+  auto pool = memory.create_pool("reserve", {.for_graphs = true, .segments = true}).value();
   void* const kept = pool.allocate(2_MiB, stream);
   void* const a = pool.allocate(40_MiB, stream);
   memory.deallocate(a);

@@ -323,7 +323,7 @@ TEST_F(suspend_async_test, requests_meanwhile_do_as_they_are_told) {
     const tag_scope scope{weights};
     const auto refused = memory.try_allocate(1_MiB, on);
     ASSERT_EQ(code_of(refused), errc::suspended) << "at once";
-    EXPECT_THAT(refused.error().detail, HasSubstr("weights"));
+    EXPECT_THAT(refused.error().detail(), HasSubstr("weights"));
     ASSERT_TRUE(memory.resume(weights));
   }
   ASSERT_TRUE(memory.suspend_async(weights, {.requests = suspended_requests::resume}));
@@ -660,7 +660,7 @@ TEST_F(suspend_async_test, graphs_that_ended_are_noticed_first) {
     memory.deallocate(memory.allocate(1_MiB, on), on);
     const auto graph = end(on);
     listener ear;
-    const auto observation = memory.add_observer(ear);
+    const auto observation = memory.add_observer(ear).value();
     destroy(graph);
     EXPECT_EQ(ear.count(memory_event_kind::pool_released), 0u);
     ASSERT_TRUE(waits ? memory.suspend(weights).has_value()
@@ -786,7 +786,7 @@ TEST_F(suspend_async_test, what_fails_later_is_told_and_leaves_the_memory) {
   ASSERT_TRUE(memory.close());  // after which nobody is telling
   const auto told = heard.take();
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].code, errc::no_host_memory);
+  EXPECT_EQ(told[0].code(), errc::no_host_memory);
 }
 
 TEST_F(suspend_async_test, a_thread_that_does_not_reach_the_device_says_so) {
@@ -801,8 +801,8 @@ TEST_F(suspend_async_test, a_thread_that_does_not_reach_the_device_says_so) {
   ASSERT_TRUE(memory.close());
   const auto told = heard.take();
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].call, "cuCtxPushCurrent");
-  EXPECT_EQ(told[0].native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(told[0].call(), "cuCtxPushCurrent");
+  EXPECT_EQ(told[0].native(), driver::CUDA_ERROR_UNKNOWN);
 }
 
 TEST_F(suspend_async_test, what_fails_while_it_comes_back_is_told) {
@@ -817,7 +817,7 @@ TEST_F(suspend_async_test, what_fails_while_it_comes_back_is_told) {
   ASSERT_TRUE(memory.close());
   const auto told = heard.take();
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].code, errc::driver_error);
+  EXPECT_EQ(told[0].code(), errc::driver_error);
 }
 
 TEST_F(suspend_async_test, without_a_thread_nothing_goes) {
@@ -828,7 +828,7 @@ TEST_F(suspend_async_test, without_a_thread_nothing_goes) {
     if (!none) GTEST_SKIP() << "threads cannot be refused here";
     const auto refused = memory.suspend_async(weights);
     ASSERT_EQ(code_of(refused), errc::no_host_memory);
-    EXPECT_EQ(refused.error().detail, "no thread could be started");
+    EXPECT_EQ(refused.error().detail(), "no thread could be started");
     void* const more = allocate(memory, weights, 1_MiB);
     memory.deallocate(more, on);
     EXPECT_EQ(memory.resume(weights).value(), resume_outcome{});

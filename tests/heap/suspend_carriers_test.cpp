@@ -200,8 +200,8 @@ TEST_F(suspend_carriers_test, the_error_handler_of_one_cannot_close_it) {
   machine->fail(driver::call::mem_host_alloc, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
   ASSERT_TRUE(memory->suspend_async(weights));
   const error refused = told.get_future().get();
-  EXPECT_EQ(refused.code, errc::not_permitted);
-  EXPECT_THAT(refused.detail, HasSubstr("cannot close the allocator"));
+  EXPECT_EQ(refused.code(), errc::not_permitted);
+  EXPECT_THAT(refused.detail(), HasSubstr("cannot close the allocator"));
   set_error_handler(nullptr);
   memory->deallocate(block, on);
   EXPECT_TRUE(memory->close());

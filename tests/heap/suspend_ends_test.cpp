@@ -68,7 +68,7 @@ TEST_F(suspend_test, memory_in_segments_says_why_it_stays) {
   void* const inside = segments.allocate(1_MiB, on);
   const auto refused = segments.suspend();
   ASSERT_EQ(code_of(refused), errc::not_supported);
-  EXPECT_THAT(refused.error().detail, ::testing::StartsWith("memory in segments"));
+  EXPECT_THAT(refused.error().detail(), ::testing::StartsWith("memory in segments"));
   memory.deallocate(inside, on);
 }
 
@@ -97,7 +97,7 @@ TEST_F(suspend_test, what_is_left_of_all_pools_is_the_sum_each_time) {
   EXPECT_EQ(memory.suspend().value(), (suspend_outcome{0_B, 0_B, 4_MiB}));
   const auto refused = memory.try_allocate(1_MiB, on);
   ASSERT_EQ(code_of(refused), errc::suspended);
-  EXPECT_THAT(refused.error().detail, HasSubstr("the allocator's own memory"));
+  EXPECT_THAT(refused.error().detail(), HasSubstr("the allocator's own memory"));
   EXPECT_EQ(memory.resume().value(), (resume_outcome{reserved, 4_MiB}));
   expect_contents(own);
   for (void* const each : inside) memory.deallocate(each, on);
@@ -114,7 +114,7 @@ TEST_F(suspend_test, nobody_captures_meanwhile) {
   EXPECT_EQ(code_of(memory.suspend(weights)), errc::capture_forbidden);
   EXPECT_FALSE(memory.is_suspended(weights));
   destroy(end(captured));
-  claim.end();
+  claim.end_capture();
   ASSERT_TRUE(memory.suspend(weights));
   ASSERT_TRUE(memory.resume(weights));
   expect_contents(block);
@@ -128,7 +128,7 @@ TEST_F(suspend_test, captured_requests_with_the_tag_are_the_graphs) {
   begin(on);
   void* const inside = allocate(memory, weights, 1_MiB);
   destroy(end(on));
-  claim.end();
+  claim.end_capture();
   EXPECT_EQ(memory.block_at(inside).value().pool, claim.pool().id());
   memory.deallocate(inside, on);
 }
@@ -167,7 +167,7 @@ TEST_F(suspend_test, an_allocator_can_be_closed_while_memory_is_suspended) {
             machine->calls(driver::call::mem_free_host));
   const auto found = heard.take();
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].code, errc::still_live);
+  EXPECT_EQ(found[0].code(), errc::still_live);
 }
 
 TEST_F(suspend_test, whoever_waits_learns_of_the_end) {

@@ -206,7 +206,7 @@ TEST_F(suspend_faults_test, of_two_that_cannot_be_released_the_first_is_told) {
     for (int tries = 0; tries < 2; ++tries) machine->fail(driver::call::mem_release, 1, answer);
   const auto refused = memory.suspend();
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(refused.error().native(), driver::CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(used(), 4_MiB);
   ASSERT_TRUE(memory.suspend());
   EXPECT_EQ(used(), 0_B);
@@ -221,7 +221,7 @@ TEST_F(suspend_faults_test, without_host_memory_nothing_changes) {
   machine->fail(driver::call::mem_host_alloc, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
   const auto refused = memory.suspend(weights);
   ASSERT_EQ(code_of(refused), errc::no_host_memory);
-  EXPECT_EQ(refused.error().detail, "for contents of suspended memory, pinned");
+  EXPECT_EQ(refused.error().detail(), "for contents of suspended memory, pinned");
   EXPECT_FALSE(memory.is_suspended(weights));
   expect_contents(blocks);
   finish(memory, blocks);
@@ -232,7 +232,7 @@ TEST_F(suspend_faults_test, more_than_the_host_has_is_refused_at_once) {
   for (const auto kind : {host_memory_kind::pinned, host_memory_kind::pageable}) {
     const auto refused = memory.reserve_backup(bytes::max(), kind);
     ASSERT_EQ(code_of(refused), errc::no_host_memory);
-    EXPECT_EQ(refused.error().requested, bytes::max());
+    EXPECT_EQ(refused.error().requested(), bytes::max());
   }
   EXPECT_EQ(machine->calls(driver::call::mem_host_alloc), 0u);
   EXPECT_EQ(memory.stats().backup, byte_gauge{});
@@ -321,10 +321,10 @@ TEST_F(suspend_faults_test, what_a_return_that_failed_cannot_release_is_told_and
     machine->fail(driver::call::mem_release, 1, driver::CUDA_ERROR_UNKNOWN);
   const auto refused = memory.resume(weights);
   ASSERT_EQ(code_of(refused), errc::driver_error);
-  EXPECT_EQ(refused.error().call, "cuMemCreate");
+  EXPECT_EQ(refused.error().call(), "cuMemCreate");
   const auto told = heard.take();
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].call, "cuMemRelease");
+  EXPECT_EQ(told[0].call(), "cuMemRelease");
   EXPECT_TRUE(memory.is_suspended(weights));
   EXPECT_EQ(memory.stats().reserved.current, 2_MiB);
   EXPECT_EQ(used(), 2_MiB);

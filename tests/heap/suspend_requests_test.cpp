@@ -26,7 +26,7 @@ TEST_F(suspend_test, requests_fail_or_bring_it_back) {
   const tag_scope scope{weights};
   const auto refused = memory.try_allocate(1_MiB, on);
   ASSERT_EQ(code_of(refused), errc::suspended);
-  EXPECT_THAT(refused.error().detail, HasSubstr("weights"));
+  EXPECT_THAT(refused.error().detail(), HasSubstr("weights"));
   EXPECT_EQ(code_of(memory.handles_under(block.at)), errc::not_supported);
   ASSERT_TRUE(memory.resume(weights));
   ASSERT_TRUE(memory.suspend(weights, {.requests = suspended_requests::resume}));
@@ -43,15 +43,17 @@ TEST_F(suspend_test, a_request_that_cannot_bring_it_back_is_a_failure_like_any_o
   ASSERT_TRUE(memory.suspend(weights, {.requests = suspended_requests::resume}));
   void* other = memory.allocate(48_MiB, on);
   listener events;
-  const auto listening = memory.add_observer(events);
+  const auto listening = memory.add_observer(events).value();
   std::vector<bytes> asked;
   bool frees = false;
-  const auto callback = memory.on_out_of_memory([&](bytes needed) {
-    asked.push_back(needed);
-    if (!frees || other == nullptr) return false;
-    memory.deallocate(std::exchange(other, nullptr), on);
-    return true;
-  });
+  const auto callback = memory
+                            .on_out_of_memory([&](bytes needed) {
+                              asked.push_back(needed);
+                              if (!frees || other == nullptr) return false;
+                              memory.deallocate(std::exchange(other, nullptr), on);
+                              return true;
+                            })
+                            .value();
   const tag_scope scope{weights};
   EXPECT_EQ(code_of(memory.try_allocate(1_MiB, on)), errc::out_of_memory);
   EXPECT_EQ(asked, (std::vector<bytes>{32_MiB})) << "what has to come back";
@@ -198,7 +200,7 @@ TEST_F(suspend_test, whose_memory_goes_and_comes_and_how_much_is_told) {
   fill(of_pool, on);
   const pool_id apart = memory.block_at(of_tag.at).value().pool;
   listener ear;
-  const auto observation = memory.add_observer(ear);
+  const auto observation = memory.add_observer(ear).value();
   const auto expect_told = [&](memory_event_kind kind, pool_id whose, std::uint16_t number,
                                bytes size, bytes contents) {
     auto told = ear.take();
@@ -227,7 +229,7 @@ TEST_F(suspend_test, the_allocators_own_memory_is_no_tags) {
   ASSERT_TRUE(memory.declare_suspendable(cache));  // weights, before it, has no pool
   const auto own = make_filled(memory, tag{}, 4_MiB, 1);
   listener ear;
-  const auto observation = memory.add_observer(ear);
+  const auto observation = memory.add_observer(ear).value();
   ASSERT_TRUE(memory.suspend());
   ASSERT_TRUE(memory.resume());
   auto told = ear.take();
@@ -261,7 +263,7 @@ TEST_F(suspend_test, nobody_sees_it_half_way_back) {
       std::this_thread::yield();
     EXPECT_FALSE(has_seen) << "who looks meanwhile waits";
   }};
-  const auto observation = memory.add_observer(meanwhile);
+  const auto observation = memory.add_observer(meanwhile).value();
   ASSERT_TRUE(memory.resume(weights));
   ASSERT_TRUE(other.joinable());
   other.join();

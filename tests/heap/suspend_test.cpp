@@ -449,10 +449,10 @@ TEST_F(suspend_test, a_resume_that_runs_out_of_memory_says_why_and_can_be_tried_
   for (int attempt = 0; attempt < 2; ++attempt) {
     const auto refused = memory.resume(weights);
     ASSERT_EQ(code_of(refused), errc::out_of_memory);
-    EXPECT_EQ(refused.error().requested, released);
-    EXPECT_THAT(refused.error().detail, HasSubstr("have to come back"));
-    EXPECT_THAT(refused.error().detail, HasSubstr("tag \"weights\": 48 MiB"));
-    EXPECT_THAT(refused.error().detail, HasSubstr("suspended: 48 MiB"));
+    EXPECT_EQ(refused.error().requested(), released);
+    EXPECT_THAT(refused.error().detail(), HasSubstr("have to come back"));
+    EXPECT_THAT(refused.error().detail(), HasSubstr("tag \"weights\": 48 MiB"));
+    EXPECT_THAT(refused.error().detail(), HasSubstr("suspended: 48 MiB"));
     EXPECT_EQ(used(), 0_B) << "nothing of it stays half-way";
     EXPECT_TRUE(memory.is_suspended(weights));
     EXPECT_EQ(check(memory), "");
@@ -675,7 +675,7 @@ TEST_F(suspend_test, a_captured_graph_replays_as_before) {
   filled block{memory.allocate(4_MiB, on), 4_MiB, 6};
   fill(block, on);
   const auto graph = end(on);
-  claim.end();
+  claim.end_capture();
   const auto replay = instantiate(graph);
   launch(replay, on);
   expect_contents(block);
@@ -694,7 +694,7 @@ TEST_F(suspend_test, a_captured_graph_replays_as_before) {
 /// What was freed inside the capture is free to everybody but the graph, which writes to it again.
 TEST_F(suspend_test, a_graph_finds_the_memory_that_its_capture_freed) {
   for (const bool declared : {true, false}) {
-    SCOPED_TRACE(declared ? "begin_capture" : "a pool that retains");
+    SCOPED_TRACE(declared ? "begin_capture" : "a pool for graphs");
     auto memory = make();
     graph_memory claim;
     memory_pool pool;
@@ -702,7 +702,7 @@ TEST_F(suspend_test, a_graph_finds_the_memory_that_its_capture_freed) {
       claim = memory.begin_capture(on).value();
       pool = claim.pool();
     } else {
-      pool = memory.create_pool("graphs", {.retains = true}).value();
+      pool = memory.create_pool("graphs", {.for_graphs = true}).value();
       ASSERT_TRUE(memory.suspend()) << "before it has memory";
       ASSERT_TRUE(memory.resume());
     }
@@ -716,7 +716,7 @@ TEST_F(suspend_test, a_graph_finds_the_memory_that_its_capture_freed) {
     fill(kept, on);
     memory.deallocate(passing.at, on);
     const auto graph = end(on);
-    if (declared) claim.end();
+    if (declared) claim.end_capture();
     const auto replay = instantiate(graph);
     launch(replay, on);
     const auto expect_written = [&] {

@@ -91,11 +91,11 @@ TEST_F(thread_memory, first_frees_are_met) {
 TEST_F(thread_memory, first_events_are_recorded_or_counted) {
   const testing_support::scratch_folder folder;
   const auto recorded = recorder::start(folder.path("first.weirtrace")).value();
-  auto observation = memory.add_observer(*recorded);
+  auto observation = memory.add_observer(*recorded).value();
   void* const block = memory.allocate(bytes{1000}, work);
   with(0, [&] { EXPECT_TRUE(memory.try_deallocate(block, work)); });
-  observation.end();
-  ASSERT_TRUE(recorded->stop());
+  observation.close();
+  ASSERT_TRUE(recorded->close());
   const auto read = read_trace(folder.path("first.weirtrace")).value();
   const auto frees = std::count_if(read.events.begin(), read.events.end(), [](const auto& each) {
     return each.kind == trace_kind::deallocate;

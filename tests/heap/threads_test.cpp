@@ -168,10 +168,10 @@ TEST_F(threads_test, a_thread_takes_the_shortest_way_while_nobody_listens) {
     for (int i = 0; i < 3; ++i) allocate();
     EXPECT_TRUE(takes_it());
     listener ear;
-    auto observation = memory.add_observer(ear);
+    auto observation = memory.add_observer(ear).value();
     act();
     EXPECT_FALSE(takes_it());
-    observation.end();
+    observation.close();
     act();
     EXPECT_TRUE(takes_it());
   }
@@ -205,14 +205,14 @@ TEST_F(threads_test, a_block_is_freed_once_by_two_threads_with_and_without_the_l
   const auto stream = new_stream();
   void* const p = memory.allocate(64_KiB, stream);
   free_delayer delay{p};
-  auto observation = memory.add_observer(delay);
+  auto observation = memory.add_observer(delay).value();
   // The first call of a thread takes the lock.
   std::thread other{[&] { EXPECT_TRUE(memory.try_deallocate(p, stream)); }};
   delay.await_free();
   EXPECT_EQ(code_of(memory.try_deallocate(p, stream)), errc::double_free);
   delay.end();
   other.join();
-  observation.end();
+  observation.close();
   EXPECT_EQ(memory.stats().blocks.current, 0u);
   EXPECT_EQ(check(memory), "");
 }
@@ -227,7 +227,7 @@ TEST_F(threads_test, a_block_that_its_full_cache_is_taking_is_not_freed_for_it) 
   std::promise<void> ready;
   std::thread other{[&] {
     memory.deallocate(memory.allocate(4_KiB, stream), stream);  // knows the stream now
-    observation = memory.add_observer(delay);
+    observation = memory.add_observer(delay).value();
     ready.set_value();
     delay.await_free();
     EXPECT_EQ(code_of(memory.try_deallocate(p, stream)), errc::double_free);
@@ -236,7 +236,7 @@ TEST_F(threads_test, a_block_that_its_full_cache_is_taking_is_not_freed_for_it) 
   ready.get_future().wait();
   EXPECT_TRUE(memory.try_deallocate(p, stream));  // there is no place for it: takes the lock
   other.join();
-  observation.end();
+  observation.close();
   EXPECT_EQ(memory.stats().blocks.current, 0u);
   EXPECT_EQ(check(memory), "");
 }
@@ -332,7 +332,7 @@ TEST_F(threads_test, of_two_threads_that_free_a_block_at_once_one_is_told) {
   // The second one of those is told of when it is found.
   const std::vector<error> told = heard.take();
   EXPECT_EQ(told.size(), static_cast<std::size_t>(both));
-  for (const error& each : told) EXPECT_EQ(each.code, errc::double_free);
+  for (const error& each : told) EXPECT_EQ(each.code(), errc::double_free);
   RecordProperty("both", both);
 }
 
@@ -399,10 +399,10 @@ TEST_F(threads_test, everything_at_once) {
     ASSERT_EQ(check(memory), "");
     switch (round % 6) {
       case 0:
-        observation = memory.add_observer(ear);
+        observation = memory.add_observer(ear).value();
         break;
       case 1:
-        observation.end();
+        observation.close();
         break;
       case 2:
         EXPECT_TRUE(memory.trim());
@@ -419,7 +419,7 @@ TEST_F(threads_test, everything_at_once) {
     std::this_thread::yield();
   }
   for (auto& each : all) each.join();
-  observation.end();
+  observation.close();
   for (const auto& [p, size] : passed) memory.deallocate(p);
   machine->run_until_idle();
   EXPECT_EQ(check(memory), "");

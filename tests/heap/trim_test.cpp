@@ -16,7 +16,7 @@ class trim_test : public graph_test {
     write(on, inside, 8_MiB);
     memory.deallocate(inside, on);
     const auto graph = end(on);
-    EXPECT_TRUE(own.keep_with(graph));
+    EXPECT_TRUE(own.tie_to_graph(graph));
     const auto replay = instantiate(graph);
     destroy(graph);
     return replay;
@@ -127,7 +127,7 @@ TEST_F(trim_test, trouble_with_the_driver_ends_it) {
   machine->fail(driver::call::mem_unmap, 1, driver::CUDA_ERROR_UNKNOWN);
   const auto trimmed = memory.trim();
   ASSERT_FALSE(trimmed);
-  EXPECT_EQ(trimmed.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(trimmed.error().native(), driver::CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(memory.stats().reserved.current, 20_MiB);
   EXPECT_EQ(pool.stats().reserved.current, 4_MiB) << "nothing more is asked of that driver";
   ASSERT_TRUE(memory.empty_cache());
@@ -194,7 +194,7 @@ TEST_F(trim_test, a_retaining_pool_keeps_all_while_any_stream_captures) {
   for (const crossing_rule crossing : {crossing_rule::all_work, crossing_rule::declared_uses}) {
     auto memory = make({.crossing = crossing});
     const std::array streams{new_stream(), new_stream(), new_stream()};
-    const auto pool = memory.create_pool("graphs", {.retains = true}).value();
+    const auto pool = memory.create_pool("graphs", {.for_graphs = true}).value();
     const auto plain = memory.create_pool("plain").value();
     for (const stream& each : streams) memory.deallocate(memory.allocate(1_KiB, each), each);
     memory.deallocate(pool.allocate(4_MiB, streams[0]));
@@ -218,7 +218,7 @@ TEST_F(trim_test, a_pool_of_a_graph_or_one_that_is_away_has_nothing_to_give) {
     begin(stream);
     memory.deallocate(memory.allocate(8_MiB, stream), stream);
     const auto graph = end(stream);
-    claim.end();
+    claim.end_capture();
     machine->run_until_idle();
     EXPECT_EQ(claim.pool().empty_cache().value(), 0_B);
     EXPECT_EQ(memory.stats().reserved.current, 8_MiB);

@@ -12,7 +12,7 @@
 #include "heap/bare_core.hpp"
 #include "heap/counted_store.hpp"
 #include "heap/heap_fixture.hpp"
-#include "weir/allocator/segment_source.hpp"
+#include "weir/device/memory_source.hpp"
 
 namespace weir::testing_support { namespace {
 
@@ -76,7 +76,7 @@ class trimmed_heap final : public heap::cache_flusher_host,
   std::uint64_t events_ = 0;
 };
 
-class idle_source final : public segment_source {
+class idle_source final : public memory_source {
  public:
   result<void*> allocate(bytes, const stream_ref&) override { return nullptr; }
   result<void> deallocate(void*, bytes) override { return {}; }
@@ -160,7 +160,7 @@ class trimming_test : public heap_test {
 TEST_F(trimming_test, a_trim_goes_from_pool_to_pool_until_little_enough_is_left) {
   own_pool(4_MiB, own);
   pool_state& kept = add_pool(6_MiB, first);
-  kept.retains = true;
+  kept.for_graphs = true;
   add_pool(8_MiB, second);
   EXPECT_EQ(part.trim(18_MiB).value(), 0_B);
   EXPECT_EQ(own.released + second.released, 0);
@@ -204,10 +204,10 @@ TEST_F(trimming_test, pools_that_ended_go_first) {
 TEST_F(trimming_test, a_shrink_waits_and_evicts_only_if_it_must) {
   own_pool(4_MiB, own);
   pool_state& low = add_pool(6_MiB, first);
-  low.retains = true;  // so that a trim leaves it alone
+  low.for_graphs = true;  // so that a trim leaves it alone
   low.suspendable = {.evictable = true, .priority = 1};
   pool_state& high = add_pool(8_MiB, second);
-  high.retains = true;
+  high.for_graphs = true;
   high.suspendable = {.evictable = true, .priority = 2};
   EXPECT_EQ(part.shrink(14_MiB).value(), 4_MiB);
   EXPECT_THAT(asked(), ElementsAre("flush", "poll"));
@@ -265,7 +265,7 @@ TEST_F(trimming_test, the_cache_of_one_pool_is_emptied_alone) {
 
 TEST_F(trimming_test, a_pool_that_retains_gives_nothing_while_replays_may_be_under_way) {
   pool_state& pool = add_pool(8_MiB, first);
-  pool.retains = true;
+  pool.for_graphs = true;
   {
     const detail::mutex_lock lock{core.mutex_};
     core.order_.pause();  // captures may be under way: nobody waits

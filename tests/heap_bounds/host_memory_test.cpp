@@ -154,7 +154,7 @@ TEST_F(host_memory_test, any_allocation_of_the_host_may_fail) {
       EXPECT_EQ(memory.stats().reserved.current, 0_B);
       ASSERT_EQ(check(memory), "");
       ASSERT_TRUE(memory.close());
-      for (const error& each : heard.take()) EXPECT_EQ(each.code, errc::no_host_memory);
+      for (const error& each : heard.take()) EXPECT_EQ(each.code(), errc::no_host_memory);
       if (HasFailure()) return;
     }
     EXPECT_GT(enough, 50);

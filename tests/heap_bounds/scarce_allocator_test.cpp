@@ -74,7 +74,7 @@ TEST_F(scarce_allocator, RequestsFreesAndQuestions) {
     met(memory.try_deallocate(this, one), errc::foreign_pointer);
     met(memory.record_stream(this, one), errc::foreign_pointer);
     for (std::size_t i = 0; i < blocks.size(); ++i) give(memory, blocks[i], i % 2 == 0 ? one : two);
-    if (blocks[0] != nullptr) met(memory.forget_uses(blocks[0]));
+    if (blocks[0] != nullptr) met(memory.assume_joined(blocks[0]));
     give(memory, take(memory, 20_MiB, two), two);
     met(memory.trim(1_MiB));
     met(memory.shrink(1_MiB));
@@ -119,7 +119,7 @@ TEST_F(scarce_allocator, TagsPoolsAndObservers) {
     met(memory.set_limit(weights, 1_MiB));
     {
       const tag_scope scope{weights};
-      met(memory.try_allocate(2_MiB, one), errc::limit_exceeded);
+      met(memory.try_allocate(2_MiB, one), errc::out_of_memory);
     }
     met(memory.set_limit(weights, bytes::max()));
     auto pool = memory.create_pool("scarce");
@@ -160,7 +160,7 @@ TEST_F(scarce_allocator, CapturesAndGraphs) {
       ASSERT_EQ(machine->driver().graph_destroy(captured), driver::CUDA_SUCCESS);
     }
     may_throw([&] {
-      const auto notice = memory.notice_captures();
+      const auto notice = memory.guard_captures();
       give(memory, take(memory, 3_MiB, two), two);
     });
   });

@@ -253,7 +253,7 @@ outcome run(const program& played, placement_policy policy, std::uint64_t most, 
   for (std::uint8_t i = 1; i <= played.pools; ++i)
     pools[i] = memory
                    .create_pool("pool " + std::to_string(i),
-                                {.retains = played.last_pool_retains && i == played.pools})
+                                {.for_graphs = played.last_pool_retains && i == played.pools})
                    .value();
   std::vector<void*> blocks(played.blocks);
   result.whole = true;

@@ -92,13 +92,13 @@ void inject_faults(stress_fixture& fixture, rng& random) {
 void capture_and_replay(stress_fixture& fixture, stress_counts& counts, const stream_ref& on,
                         rng& random) {
   const context_scope bound{fixture.gpu()};
-  auto created = fixture.memory().create_pool("captured", {.retains = true});
+  auto created = fixture.memory().create_pool("captured", {.for_graphs = true});
   if (!created) return;
   const memory_pool pool = *std::move(created);
   std::vector<tensor> outputs;
   driver::CUgraph graph = nullptr;
   {
-    const capture_notice notice = fixture.memory().notice_captures();
+    const capture_guard notice = fixture.memory().guard_captures().value();
     const auto mode = driver::CU_STREAM_CAPTURE_MODE_RELAXED;
     if (fixture.cuda().stream_begin_capture(on.handle(), mode) != driver::CUDA_SUCCESS) return;
     for (int i = 0; i < 4; ++i) {

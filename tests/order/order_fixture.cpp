@@ -21,7 +21,7 @@ allocator_options choose_settings(rng& random, std::uint64_t capacity,
   chosen.thread_cache = bytes{random.any_of({4 * mib, 4 * mib, mib, mib / 16, 0 * mib})};
   chosen.detect_captures = random.one_in(4);
   if (random.one_in(3)) chosen.limit = bytes{capacity / 10 * (5 + random.below(5))};
-  chosen.unannounced_ends = random.one_in(6);
+  chosen.allow_unreleased_streams = random.one_in(6);
   chosen.queued_waits = !random.one_in(8);
   chosen.debug_unmap = random.one_in(8);
   // Either rule is enough for a program that declares its uses.

@@ -72,8 +72,7 @@ class order_fixture {
 
   /// Whether a request may fail here with that code.
   [[nodiscard]] bool may_fail_with(errc code) const {
-    const bool limited = code == errc::limit_exceeded && tags_limited;
-    return !options_.ample && (code == errc::out_of_memory || limited);
+    return !options_.ample && code == errc::out_of_memory;
   }
   /// The heap's own check of its metadata.
   void check_heap();
@@ -81,9 +80,6 @@ class order_fixture {
   memory_stats check_invariants();
   /// All is freed and no graph or pool is left: everything is released, and can be had again.
   void check_end();
-
-  /// A tag has a limit: requests may fail at it.
-  std::atomic<bool> tags_limited{false};
 
  private:
   [[nodiscard]] std::string describe_pools() const;

@@ -56,13 +56,15 @@ program::program(order_fixture& fixture, std::uint64_t seed, mailbox* shared)
     tags_.push_back(tag::named(name).value());
   tags_.emplace_back();
   if (shared == nullptr && random_.one_in(3)) {
-    callback_ = fixture_.memory().on_out_of_memory([this](bytes) {
-      in_callback_ = true;
-      const std::size_t before = live_.size();
-      free_some(1 + random_.below(3));
-      in_callback_ = false;
-      return live_.size() != before;
-    });
+    callback_ = fixture_.memory()
+                    .on_out_of_memory([this](bytes) {
+                      in_callback_ = true;
+                      const std::size_t before = live_.size();
+                      free_some(1 + random_.below(3));
+                      in_callback_ = false;
+                      return live_.size() != before;
+                    })
+                    .value();
   }
 }
 

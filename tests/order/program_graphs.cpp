@@ -21,7 +21,8 @@ void program::begin_capture() {
   capture begun;
   begun.main = main;
   // Who may not ask a stream cannot see its capture coming.
-  const bool unseen = !fixture_.settings().detect_captures || fixture_.settings().unannounced_ends;
+  const bool unseen =
+      !fixture_.settings().detect_captures || fixture_.settings().allow_unreleased_streams;
   const bool declared = unseen || random_.one_in(2);
   if (declared) {
     auto claimed = fixture_.memory().begin_capture(streams_.ref(main));
@@ -121,9 +122,9 @@ void program::end_capture() {
 
   graph instantiated;
   const bool declared = static_cast<bool>(ended.memory);
-  ended.memory.end();
+  ended.memory.end_capture();
   const bool tied = declared && random_.one_in(2);
-  if (tied) fixture_.expect_ok(ended.memory.keep_with(captured), "keep_with");
+  if (tied) fixture_.expect_ok(ended.memory.tie_to_graph(captured), "tie_to_graph");
   if (!fixture_.expect_ok(fixture_.cuda().graph_instantiate(&instantiated.exec, captured, 0),
                           "instantiate"))
     return;

@@ -48,7 +48,6 @@ void program::change_limits() {
     return;
   }
   const weir::tag limited = tags_[random_.below(tags_.size())];
-  fixture_.tags_limited = true;
   const bool none = random_.one_in(2);
   fixture_.expect_ok(
       memory.set_limit(limited, none ? bytes::max() : bytes{random_.below(64) * mib}),

@@ -576,7 +576,7 @@ TEST_F(StreamOrderMarks, a_stream_whose_end_was_told_is_not_met_again_with_the_n
 // --- Captures and failures -----------------------------------------------------------------------
 
 TEST_F(StreamOrderMarks, a_stranger_is_asked_whether_it_is_captured_only_when_it_is_named) {
-  stream_order order{gpu, {.unannounced_ends = true}};
+  stream_order order{gpu, {.allow_unreleased_streams = true}};
   const driver::CUstream foreign = make_driver_stream();
   const stream_slot stranger = order.slot_of({gpu, foreign}, bound).value();
   begin_capture(foreign);
@@ -766,7 +766,7 @@ TEST_F(StreamOrderMarks, a_driver_in_trouble_is_told_and_loses_no_stream) {
   machine->fail(call::stream_is_capturing, 1, driver::CUDA_ERROR_UNKNOWN);
   const auto closed = order.close(slot, bound);
   ASSERT_FALSE(closed);
-  EXPECT_EQ(closed.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(closed.error().native(), driver::CUDA_ERROR_UNKNOWN);
   EXPECT_FALSE(order.gone(slot));
   EXPECT_EQ(new_marks(order), 1u) << "the others are marked all the same";
   EXPECT_TRUE(order.poll(bound).value());
@@ -806,7 +806,7 @@ TEST_F(StreamOrderMarks, a_stream_whose_last_mark_fails_is_lost) {
   machine->fail(call::event_record, 1, driver::CUDA_ERROR_UNKNOWN);
   const auto ended = order.end_stream(ending, bound);
   ASSERT_FALSE(ended);
-  EXPECT_EQ(ended.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(ended.error().native(), driver::CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(new_marks(order), 0u);
   EXPECT_TRUE(order.gone(ending));
   EXPECT_TRUE(order.end_stream(ending, bound)) << "it is not asked again";
@@ -826,7 +826,7 @@ TEST_F(StreamOrderMarks, a_mark_that_cannot_be_looked_at_is_told_and_looked_at_a
   machine->fail(call::event_query, 1, driver::CUDA_ERROR_UNKNOWN);
   const auto polled = order.poll(bound);
   ASSERT_FALSE(polled);
-  EXPECT_EQ(polled.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(polled.error().native(), driver::CUDA_ERROR_UNKNOWN);
   EXPECT_FALSE(order.completed(freed));
   EXPECT_FALSE(order.stream_completed(freed));
   EXPECT_TRUE(order.stream_completed({other, freed.epoch})) << "the others are looked at";

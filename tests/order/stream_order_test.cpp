@@ -16,12 +16,12 @@ using testing_support::reports;
 using testing_support::wait_for_marks;
 
 TEST(says_gone, of_a_stream_that_is_not_there_and_of_no_other_trouble) {
-  EXPECT_TRUE(order::says_gone({.code = errc::bad_stream}));
-  EXPECT_TRUE(order::says_gone({.code = errc::invalid_handle}));
+  EXPECT_TRUE(order::says_gone({{.code = errc::bad_stream}}));
+  EXPECT_TRUE(order::says_gone({{.code = errc::invalid_handle}}));
   EXPECT_TRUE(order::says_gone(
-      {.code = errc::driver_gone, .native = driver::CUDA_ERROR_CONTEXT_IS_DESTROYED}));
+      {{.code = errc::driver_gone, .native = driver::CUDA_ERROR_CONTEXT_IS_DESTROYED}}));
   for (const errc trouble : {errc::driver_gone, errc::not_ready, errc::capture_forbidden})
-    EXPECT_FALSE(order::says_gone({.code = trouble})) << to_string(trouble);
+    EXPECT_FALSE(order::says_gone({{.code = trouble}})) << to_string(trouble);
 }
 
 TEST_F(StreamOrder, is_completed_when_every_stream_is_done) {
@@ -271,7 +271,7 @@ TEST_F(StreamOrder, a_lost_stream_counts_until_the_device_was_seen_to_rest) {
 }
 
 TEST_F(StreamOrder, a_stranger_is_asked_only_when_it_is_named) {
-  stream_order order{gpu, {.unannounced_ends = true}};
+  stream_order order{gpu, {.allow_unreleased_streams = true}};
   const stream one = make_stream();
   const driver::CUstream foreign = make_driver_stream();
   static_cast<void>(order.slot_of({gpu, foreign}, bound).value());

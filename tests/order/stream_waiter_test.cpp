@@ -148,7 +148,7 @@ TEST_F(StreamWaiter, the_lock_is_free_while_the_host_waits) {
 TEST_F(StreamWaiter, a_stream_that_was_named_is_named_again_after_a_wait) {
   static_cast<void>(free_on(one, first));
   mark();
-  stream_order unannounced{gpu, {.unannounced_ends = true}};
+  stream_order unannounced{gpu, {.allow_unreleased_streams = true}};
   const driver::CUstream stranger = make_driver_stream();
   const auto slot = unannounced.slot_of(stream_ref{gpu, stranger}, bound).value();
   order::stream_waiter other{mutex, unannounced, owner};

@@ -18,7 +18,7 @@ int main() {
 
   // Thrown in the library, caught here by its type: what hidden visibility breaks first.
   try {
-    weir::raise({.code = weir::errc::out_of_memory});
+    weir::raise({{.code = weir::errc::out_of_memory}});
   } catch (const weir::out_of_memory& caught) {
     std::printf("consumer: one simulated device, caught \"%s\"\n", caught.what());
     return 0;

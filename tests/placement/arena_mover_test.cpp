@@ -367,7 +367,7 @@ TEST_F(movers, all_is_given_back_and_the_first_error_is_returned) {
   machine->fail(call::mem_unmap, 1, driver::CUDA_ERROR_INVALID_VALUE);
   machine->fail(call::mem_release, 1, driver::CUDA_ERROR_UNKNOWN);  // tried again
   const auto given_back = mover.give_back_all(bound);
-  EXPECT_EQ(given_back.error().native, driver::CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(given_back.error().native(), driver::CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(events(), (std::vector<event>{{release, 3, 1, 0}, {release, 1, 2, 0}}));
   EXPECT_EQ(used(), 2 * mib) << "what is mapped there still";
   runs.clear();

@@ -68,7 +68,7 @@ struct program {
   std::uint64_t granularity = 2 * mib;
   std::uint64_t most_addresses = 0;  // of a reservation; 0: any
   bool trouble = false;              // calls of the driver fail now and then
-  bool sourced = false;              // segments come from a segment_source, which has its moods
+  bool sourced = false;              // segments come from a memory_source, which has its moods
   bool unmap_at_once = false;
   bool queues_waits = true;
 };
@@ -271,7 +271,7 @@ const std::vector<program>& programs() {
 
 /// Gives addresses that nothing is behind, from the top down. Every few calls it has none, or gives
 /// what it must not give, or throws; every few segments it does not take back at once.
-class moody_source final : public segment_source {
+class moody_source final : public memory_source {
  public:
   explicit moody_source(digest& told) : told_{told} {}
 

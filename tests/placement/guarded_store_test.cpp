@@ -473,8 +473,8 @@ TEST_F(guarded_stores, a_stream_that_cannot_be_had_is_told_with_the_call) {
   machine->fail(driver::call::stream_create_with_priority, 1, driver::CUDA_ERROR_UNKNOWN);
   const auto refused = guarded_store::create(shared, pool_id{}, {}, bound);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().native, driver::CUDA_ERROR_UNKNOWN);
-  EXPECT_EQ(refused.error().call, "cuStreamCreateWithPriority");
+  EXPECT_EQ(refused.error().native(), driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(refused.error().call(), "cuStreamCreateWithPriority");
   make({});
 }
 
@@ -496,7 +496,7 @@ TEST_F(guarded_stores, only_a_full_device_is_no_room) {
     machine->fail(call, 1, driver::CUDA_ERROR_UNKNOWN);
     const auto failed = store->grow(asks(512), bound);
     ASSERT_FALSE(failed);
-    EXPECT_EQ(failed.error().native, driver::CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(failed.error().native(), driver::CUDA_ERROR_UNKNOWN);
     EXPECT_EQ(shared.refused_at, std::numeric_limits<std::uint64_t>::max());
     machine->fail(call, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(store->grow(asks(512), bound).value(), no_block);
@@ -516,7 +516,7 @@ TEST_F(guarded_stores, of_several_failures_at_the_end_the_first_is_told) {
   const auto failed = store->close(bound);
   EXPECT_EQ(machine->calls(driver::call::memcpy_dtoh_async) - before, 2u) << "each block's first";
   ASSERT_FALSE(failed);
-  EXPECT_EQ(failed.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(failed.error().native(), driver::CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(blocks.in_use(), 0u);
 }
 

@@ -219,7 +219,7 @@ TEST_F(torch_segments_test, closing_tells_of_every_segment) {
 
 /// Where a driver places segments is its own affair: what goes must not depend on it.
 TEST_F(torch_segments_test, the_newest_segment_is_released_first_wherever_it_lies) {
-  struct at_addresses final : segment_source {
+  struct at_addresses final : memory_source {
     result<void*> allocate(bytes /*size*/, const stream_ref& /*stream*/) override {
       return reinterpret_cast<void*>(order[next++] * 64 * mib);
     }
@@ -348,7 +348,7 @@ TEST_F(torch_segments_test, the_largest_size_is_one_unit_below_two_tebibytes) {
   const auto refused = whole->grow({.units = most - 1, .alignment = 2, .stream = slot}, bound);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.code(), errc::not_supported);
-  EXPECT_EQ(refused.error().detail, "segments that are not split begin where they begin");
+  EXPECT_EQ(refused.error().detail(), "segments that are not split begin where they begin");
   EXPECT_EQ(whole->grow({.units = most, .alignment = 2, .stream = slot}, bound).value(), no_block);
   EXPECT_EQ(whole->grow({.units = most, .alignment = 1, .stream = slot}, bound).value(), no_block);
   EXPECT_EQ(whole->reserved(), 0u);
@@ -356,7 +356,7 @@ TEST_F(torch_segments_test, the_largest_size_is_one_unit_below_two_tebibytes) {
 }
 
 /// A source of addresses that nobody touches.
-class addresses_alone final : public segment_source {
+class addresses_alone final : public memory_source {
  public:
   result<void*> allocate(bytes, const stream_ref&) override {
     return reinterpret_cast<void*>(next);
@@ -376,7 +376,7 @@ TEST_F(torch_segments_test, a_source_that_gives_what_the_pool_has_is_refused_to_
     const auto refused = segments->grow(asks(20 * mib), bound);
     ASSERT_FALSE(refused) << taken - base;
     EXPECT_EQ(refused.code(), errc::invalid_argument);
-    EXPECT_EQ(refused.error().detail, "a segment_source gave memory that the pool has already");
+    EXPECT_EQ(refused.error().detail(), "a memory_source gave memory that the pool has already");
     EXPECT_EQ(segments->reserved(), 20 * mib);
   }
   for (const std::uint64_t beside : {base - 20 * mib, base + 20 * mib}) {

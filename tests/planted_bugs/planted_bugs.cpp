@@ -43,7 +43,7 @@ struct bench : driver_fixture {
         one{stream::create(where).value()},
         two{stream::create(where).value()} {
     open(std::shared_ptr<machine_under_test>{&of, [](auto*) {}});
-    if (watch != nullptr) watched = memory.add_observer(*watch);
+    if (watch != nullptr) watched = memory.add_observer(*watch).value();
     // So that the block before is the program's own where blocks lie side by side.
     neighbour = memory.allocate(4096_B, one);
   }
@@ -199,10 +199,10 @@ verdict plant(machine_under_test& machine, const row& planted, debug_checks chec
   static_cast<void>(on->memory.empty_cache());
   if (const auto hazards = machine.take_hazards(); !hazards.empty())
     put(told.hazard, kind_of(hazards.front()));
-  on->watched.end();
+  on->watched.close();
   static_cast<void>(on->memory.close());
   const auto errors = heard.take();
-  if (!errors.empty()) put(told.found, std::string{name(errors.front().code)});
+  if (!errors.empty()) put(told.found, std::string{name(errors.front().code())});
   if (faults) {
     put(told.found, "fault");
     static_cast<void>(on.release());  // nothing of it can be given back

@@ -420,7 +420,7 @@ TEST(tracker_failure, is_an_error_where_no_request_is_under_way) {
   throw_in_tracker("nobody's");
   const auto reported = heard.take();
   ASSERT_EQ(reported.size(), 1u);
-  EXPECT_EQ(reported[0].code, weir::errc::internal);
+  EXPECT_EQ(reported[0].code(), weir::errc::internal);
 }
 
 TEST(byte_counters, adds_up_threads_also_those_that_ended) {

@@ -448,7 +448,7 @@ TEST(ipc_server, says_where_descriptors_are_short) {
   all.clear();
   EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_EQ(refused.code(), weir::errc::system);
-  EXPECT_THAT(refused.error().detail,
+  EXPECT_THAT(refused.error().detail(),
               testing::AllOf(testing::HasSubstr("descriptors"), testing::HasSubstr("96")));
 }
 
@@ -481,7 +481,7 @@ TEST(ipc_server, tells_clients_that_it_cannot_export) {
   const auto handle = server().offer(8, mixed_handles(5000, 2), fails).value();
   const auto fetched = fetch_all(offer_in(handle));
   EXPECT_EQ(fetched.code(), weir::errc::system);
-  EXPECT_THAT(fetched.error().detail, testing::HasSubstr("descriptors"));
+  EXPECT_THAT(fetched.error().detail(), testing::HasSubstr("descriptors"));
   EXPECT_TRUE(server().withdraw(8));
 }
 

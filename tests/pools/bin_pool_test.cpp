@@ -473,8 +473,8 @@ TEST_F(bin_pool_test, nothing_is_allocated_where_it_might_break_a_capture) {
   machine->fail(call::thread_exchange_stream_capture_mode, 1, driver::CUDA_ERROR_NOT_PERMITTED);
   const auto refused = pool.try_allocate(2_MiB, stream);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().native, static_cast<int>(driver::CUDA_ERROR_NOT_PERMITTED));
-  EXPECT_EQ(refused.error().call, "cuThreadExchangeStreamCaptureMode");
+  EXPECT_EQ(refused.error().native(), static_cast<int>(driver::CUDA_ERROR_NOT_PERMITTED));
+  EXPECT_EQ(refused.error().call(), "cuThreadExchangeStreamCaptureMode");
   EXPECT_EQ(machine->calls(call::mem_alloc), allocations);
   EXPECT_EQ(pool.stats().reserved.current, 1_MiB);
   EXPECT_EQ(pool.stats().failures, 0u) << "that is no want of memory";
@@ -636,7 +636,7 @@ TEST_F(bin_pool_test, a_free_that_the_driver_refuses_loses_nothing) {
   machine->fail(call::mem_free, 2, driver::CUDA_ERROR_UNKNOWN);
   const auto failed = pool.trim();
   ASSERT_FALSE(failed);
-  EXPECT_EQ(failed.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(failed.error().native(), driver::CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(pool.stats().cached, 4_MiB);
   EXPECT_EQ(pool.stats().reserved.current, 4_MiB);
   EXPECT_EQ(contradiction(pool.stats()), "");
@@ -653,7 +653,7 @@ TEST_F(bin_pool_test, a_request_is_served_though_what_is_over_the_threshold_stay
     pool.deallocate(pool.allocate(2_MiB, stream), stream);
     const auto reports = heard.take();
     ASSERT_THAT(reports, SizeIs(1));
-    EXPECT_EQ(reports[0].native, driver::CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(reports[0].native(), driver::CUDA_ERROR_UNKNOWN);
     EXPECT_GE(pool.stats().cached, 2_MiB);
     EXPECT_EQ(contradiction(pool.stats()), "");
     machine->clear_faults();
@@ -751,7 +751,7 @@ TEST_F(bin_pool_test, a_full_device_goes_on_where_the_driver_refuses_a_block) {
   void* const p = pool.allocate(1_GiB, stream);
   const auto reports = heard.take();
   ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].call, "cuMemFree");
+  EXPECT_EQ(reports[0].call(), "cuMemFree");
   EXPECT_EQ(pool.stats().cached, 512_MiB) << "the one that it did not take";
   EXPECT_EQ(contradiction(pool.stats()), "");
   pool.deallocate(p, stream);
@@ -763,8 +763,8 @@ TEST_F(bin_pool_test, out_of_memory_comes_with_numbers_and_harms_nothing) {
   void* const p = pool.allocate(1_GiB, stream);
   const auto refused = pool.try_allocate(1536_MiB, stream);
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_EQ(refused.error().requested, 1536_MiB);
-  EXPECT_EQ(refused.error().detail, "the pool holds 1 GiB in 1 live blocks and caches 0 B");
+  EXPECT_EQ(refused.error().requested(), 1536_MiB);
+  EXPECT_EQ(refused.error().detail(), "the pool holds 1 GiB in 1 live blocks and caches 0 B");
   EXPECT_THROW(static_cast<void>(pool.allocate(1536_MiB, stream)), out_of_memory);
   EXPECT_EQ(pool.stats().failures, 2u);
   EXPECT_EQ(contradiction(pool.stats()), "");
@@ -792,34 +792,34 @@ TEST_F(bin_pool_test, misuse_is_told_with_the_block_it_concerns) {
   char* const inside = static_cast<char*>(p) + 256;
   const std::string there = detail::hexadecimal(reinterpret_cast<std::uintptr_t>(inside));
   EXPECT_EQ(pool.try_deallocate(inside, stream).error(),
-            (error{.code = errc::foreign_pointer,
-                   .detail = there + " is inside a block, not its start: " +
-                             words(p, "1000 B, tag \"scratch\"", stream)}));
+            (error{{.code = errc::foreign_pointer,
+                    .detail = there + " is inside a block, not its start: " +
+                              words(p, "1000 B, tag \"scratch\"", stream)}}));
   char* const behind = static_cast<char*>(p) + (1_KiB).count();
-  EXPECT_EQ(pool.try_deallocate(behind - 1, stream).error().detail,
+  EXPECT_EQ(pool.try_deallocate(behind - 1, stream).error().detail(),
             detail::hexadecimal(reinterpret_cast<std::uintptr_t>(behind - 1)) +
                 " is 24 bytes behind a block: " + words(p, "1000 B, tag \"scratch\"", stream));
   EXPECT_EQ(
-      pool.try_deallocate(behind, stream).error().detail,
+      pool.try_deallocate(behind, stream).error().detail(),
       detail::hexadecimal(reinterpret_cast<std::uintptr_t>(behind)) + " is no memory of this pool");
   int host = 0;
   EXPECT_EQ(pool.try_deallocate(&host, stream).error(),
-            (error{.code = errc::foreign_pointer,
-                   .detail = detail::hexadecimal(reinterpret_cast<std::uintptr_t>(&host)) +
-                             " is no memory of this pool"}));
+            (error{{.code = errc::foreign_pointer,
+                    .detail = detail::hexadecimal(reinterpret_cast<std::uintptr_t>(&host)) +
+                              " is no memory of this pool"}}));
   ASSERT_TRUE(pool.try_deallocate(p, other));
   EXPECT_EQ(
       pool.try_deallocate(p, stream).error(),
-      (error{.code = errc::double_free, .detail = words(p, "1000 B, tag \"scratch\"", other)}))
+      (error{{.code = errc::double_free, .detail = words(p, "1000 B, tag \"scratch\"", other)}}))
       << "the stream is that of the free";
   EXPECT_EQ(pool.try_deallocate(inside, stream).error(),
-            (error{.code = errc::double_free,
-                   .detail = there + ", in the free memory " +
-                             words(p, "1000 B, tag \"scratch\"", other)}));
+            (error{{.code = errc::double_free,
+                    .detail = there + ", in the free memory " +
+                              words(p, "1000 B, tag \"scratch\"", other)}}));
   pool.deallocate(p, stream);
   const auto reports = heard.take();
   ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].detail, words(p, "1000 B, tag \"scratch\"", other));
+  EXPECT_EQ(reports[0].detail(), words(p, "1000 B, tag \"scratch\"", other));
 }
 
 TEST_F(bin_pool_test, bad_input_gets_a_typed_error) {
@@ -932,11 +932,11 @@ TEST_F(bin_pool_test, a_reported_free_names_the_memory) {
   pool.deallocate(memory, 1_MiB, stream);
   const auto reports = heard.take();
   ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].code, errc::double_free);
-  EXPECT_EQ(reports[0].requested, 1_MiB);
+  EXPECT_EQ(reports[0].code(), errc::double_free);
+  EXPECT_EQ(reports[0].requested(), 1_MiB);
   std::ostringstream address;
   address << memory;
-  EXPECT_EQ(reports[0].detail, words(memory, "1 MiB", stream));
+  EXPECT_EQ(reports[0].detail(), words(memory, "1 MiB", stream));
   void* const again = pool.allocate(1_MiB, stream);
   ASSERT_EQ(again, memory);
   pool.deallocate(again, 2_MiB, stream);
@@ -944,13 +944,13 @@ TEST_F(bin_pool_test, a_reported_free_names_the_memory) {
   pool.deallocate(again);
   const auto more = heard.take();
   ASSERT_THAT(more, SizeIs(3));
-  EXPECT_EQ(more[0].code, errc::invalid_argument);
-  EXPECT_EQ(more[0].detail,
+  EXPECT_EQ(more[0].code(), errc::invalid_argument);
+  EXPECT_EQ(more[0].detail(),
             "a block of 1 MiB was freed as one of 2 MiB; freeing " + address.str() + " of 2 MiB");
   for (const int each : {1, 2}) {
-    EXPECT_EQ(more[each].code, errc::double_free);
-    EXPECT_EQ(more[each].requested, 0_B);
-    EXPECT_EQ(more[each].detail, words(memory, "1 MiB", stream));
+    EXPECT_EQ(more[each].code(), errc::double_free);
+    EXPECT_EQ(more[each].requested(), 0_B);
+    EXPECT_EQ(more[each].detail(), words(memory, "1 MiB", stream));
   }
 }
 
@@ -969,10 +969,16 @@ TEST_F(bin_pool_test, a_handle_that_was_moved_from_says_so) {
   EXPECT_EQ(code_of(pool.set_threshold(1_MiB)), errc::moved_from);
   EXPECT_EQ(code_of(pool.close()), errc::moved_from);
   EXPECT_EQ(code_of(pooled_buffer<int>::create(pool, 1, stream)), errc::moved_from);
-  EXPECT_EQ(pool.threshold(), 0_B);
-  EXPECT_EQ(pool.stats(), block_pool_stats{});
-  pool.reset_peaks();
-  pool.reset_counters();
+  EXPECT_THROW(static_cast<void>(pool.device()), failure);
+  EXPECT_THROW(static_cast<void>(pool.threshold()), failure);
+  EXPECT_THROW(static_cast<void>(pool.stats()), failure);
+  EXPECT_THROW(pool.reset_peaks(), failure);
+  EXPECT_THROW(pool.reset_counters(), failure);
+  EXPECT_FALSE(pool);
+  EXPECT_EQ(to_string(pool), "pool, moved from");
+  EXPECT_TRUE(moved);
+  EXPECT_EQ(to_string(moved),
+            "pool of device 0: requested 0 B (peak 0 B), reserved 0 B (peak 0 B), cached 0 B");
   EXPECT_EQ(moved.threshold(), 1_MiB);
   EXPECT_EQ(moved.device(), gpu());
   ASSERT_TRUE(moved.set_threshold(3_MiB));
@@ -996,12 +1002,12 @@ TEST_F(bin_pool_test, the_end_releases_all_and_tells_what_failed) {
   EXPECT_GT(used(), before);
   const auto reports = heard.take();
   ASSERT_THAT(reports, SizeIs(2));
-  EXPECT_EQ(reports[0], (error{.code = errc::still_live,
-                               .requested = 3_MiB,
-                               .detail = "a pool went with 2 live blocks of 3 MiB\n  " +
-                                         words(large, "2 MiB, tag \"scratch\"", stream) + "\n  " +
-                                         words(small, "1 MiB, tag \"scratch\"", stream)}));
-  EXPECT_EQ(reports[1].native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(reports[0], (error{{.code = errc::still_live,
+                                .requested = 3_MiB,
+                                .detail = "a pool went with 2 live blocks of 3 MiB\n  " +
+                                          words(large, "2 MiB, tag \"scratch\"", stream) + "\n  " +
+                                          words(small, "1 MiB, tag \"scratch\"", stream)}}));
+  EXPECT_EQ(reports[1].native(), driver::CUDA_ERROR_UNKNOWN);
 }
 
 }  // namespace

@@ -273,7 +273,7 @@ class slab final : public memory_source {
       EXPECT_TRUE(free_plain(bound, address_));
     }
   }
-  result<void*> allocate(bytes size) override {
+  result<void*> allocate(bytes size, const stream_ref&) override {
     if (taken_ || size > size_) return errc::out_of_memory;
     taken_ = true;
     return data();
@@ -329,9 +329,9 @@ TEST_F(block_pool_capture_test, WhatCannotBeWaitedForAtTheEndIsKeptAndReported) 
   EXPECT_TRUE(source->is_taken()) << "the kernel may still run";
   const auto told = heard.take();
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].native, driver::CUDA_ERROR_UNKNOWN);
-  EXPECT_EQ(told[0].requested, 1_MiB);
-  EXPECT_EQ(told[0].detail,
+  EXPECT_EQ(told[0].native(), driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(told[0].requested(), 1_MiB);
+  EXPECT_EQ(told[0].detail(),
             "1 MiB stay allocated, because work that may use them could not be waited for");
   machine->run_until_idle();
 }

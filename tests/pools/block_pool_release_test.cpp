@@ -39,11 +39,11 @@ class slow_source final : public memory_source {
  public:
   slow_source(device home, bytes capacity) : home_{home}, capacity_{capacity.count()} {}
 
-  result<void*> allocate(bytes size) override {
+  result<void*> allocate(bytes size, const stream_ref&) override {
     const context_scope bound{home_};
     if (live_.fetch_add(size.count()) + size.count() > capacity_) {
       live_ -= size.count();
-      return error{.code = errc::out_of_memory, .requested = size};
+      return error{{.code = errc::out_of_memory, .requested = size}};
     }
     WEIR_TRY_VALUE(base, allocate_plain(bound, size));
     return reinterpret_cast<void*>(base);

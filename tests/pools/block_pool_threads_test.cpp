@@ -162,7 +162,7 @@ class block_pool_faults_test : public block_pool_test {
       machine->fail_any(nth, failure);
       scenario();
       machine->clear_faults();
-      for (const error& each : heard.take()) EXPECT_EQ(each.native, failure) << each.message();
+      for (const error& each : heard.take()) EXPECT_EQ(each.native(), failure) << each.message();
       ASSERT_EQ(used(), before);
     }
   }

@@ -25,7 +25,7 @@ class waitless_slab final : public memory_source {
     const context_scope scope{home_};
     EXPECT_TRUE(free_plain(scope, base_));
   }
-  result<void*> allocate(bytes size) override {
+  result<void*> allocate(bytes size, const stream_ref&) override {
     const std::uint64_t at = used_.fetch_add(size.count());
     if (at + size.count() > slab_size.count()) return errc::out_of_memory;
     return reinterpret_cast<void*>(base_ + at);

@@ -48,7 +48,7 @@ TEST_F(block_table_test, a_block_is_found_where_it_was_placed) {
   EXPECT_FALSE(table.has(0x10000));
   table.erase(first);
   EXPECT_FALSE(table.has(0x10200));
-  EXPECT_EQ(trouble_at(0x10200).code, errc::foreign_pointer);
+  EXPECT_EQ(trouble_at(0x10200).code(), errc::foreign_pointer);
 }
 
 TEST_F(block_table_test, a_hidden_block_leaves_its_address_to_others) {
@@ -61,7 +61,7 @@ TEST_F(block_table_test, a_hidden_block_leaves_its_address_to_others) {
   EXPECT_NE(hidden.key, fresh.key);
   EXPECT_EQ(hidden.address, 0x10000u);
   EXPECT_FALSE(table.has(0x10000));
-  EXPECT_EQ(trouble_at(0x10000).code, errc::foreign_pointer);
+  EXPECT_EQ(trouble_at(0x10000).code(), errc::foreign_pointer);
   block& another = live_at(0x10000);
   EXPECT_EQ(find(0x10000).value(), &another);
 }
@@ -69,15 +69,15 @@ TEST_F(block_table_test, a_hidden_block_leaves_its_address_to_others) {
 TEST_F(block_table_test, the_error_says_what_is_there_instead) {
   block& live = live_at(0x10000);
   const error inside = trouble_at(0x10010);
-  EXPECT_EQ(inside.code, errc::foreign_pointer);
-  EXPECT_NE(inside.detail.find("inside a block"), std::string::npos) << inside.detail;
-  EXPECT_EQ(trouble_at(0x10400).code, errc::foreign_pointer) << "behind it";
+  EXPECT_EQ(inside.code(), errc::foreign_pointer);
+  EXPECT_NE(inside.detail().find("inside a block"), std::string::npos) << inside.detail();
+  EXPECT_EQ(trouble_at(0x10400).code(), errc::foreign_pointer) << "behind it";
   live.state = block_state::cached;
-  EXPECT_EQ(trouble_at(0x10000).code, errc::double_free);
-  EXPECT_EQ(trouble_at(0x10010).code, errc::double_free);
+  EXPECT_EQ(trouble_at(0x10000).code(), errc::double_free);
+  EXPECT_EQ(trouble_at(0x10010).code(), errc::double_free);
   const error freed = trouble_at(0x10000);
-  EXPECT_NE(freed.detail.find("stream " + std::to_string(on.id().number())), std::string::npos)
-      << freed.detail;
+  EXPECT_NE(freed.detail().find("stream " + std::to_string(on.id().number())), std::string::npos)
+      << freed.detail();
 }
 
 TEST_F(block_table_test, a_free_is_found_while_streams_may_use_the_block) {

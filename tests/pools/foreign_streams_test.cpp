@@ -205,7 +205,7 @@ TEST_F(foreign_streams_test, a_stream_that_is_destroyed_while_a_pool_ends_is_not
   ending = stream::create(home).value();
   set_error_handler(
       [](const error& reason, void*) noexcept {
-        EXPECT_EQ(reason.code, errc::still_live);
+        EXPECT_EQ(reason.code(), errc::still_live);
         if (!ending) return;
         const driver::CUstream handle = ending->handle();
         std::thread{[] { ending.reset(); }}.join();

@@ -47,7 +47,7 @@ TEST_F(pooled_buffer_test, its_span_is_its_elements) {
   auto buffer = pooled_buffer<int>::create(pool, 64, stream).value();
   EXPECT_EQ(buffer.span().data(), buffer.data());
   EXPECT_EQ(buffer.span().size(), 64u);
-  std::fill(buffer.span().begin(), buffer.span().end(), 7);
+  std::fill_n(buffer.data(), buffer.size(), 7);
   EXPECT_EQ(buffer.data()[63], 7);
   ASSERT_TRUE(buffer.free());
   EXPECT_TRUE(buffer.empty());
@@ -63,7 +63,7 @@ TEST_F(pooled_buffer_test, what_was_released_is_the_callers_to_free) {
   const auto pool = make_bins();
   auto memory = pooled_memory::create(pool, 4_KiB, stream).value();
   void* const address = memory.release();
-  EXPECT_TRUE(memory.empty());
+  EXPECT_FALSE(memory);
   EXPECT_FALSE(memory.is_freed());
   EXPECT_EQ(code_of(memory.free()), errc::already_freed);
   EXPECT_EQ(pool.stats().blocks.current, 1u);
@@ -81,9 +81,9 @@ TEST_F(pooled_buffer_test, a_destructor_that_cannot_free_names_the_memory) {
   }
   const auto reports = heard.take();
   ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].code, errc::double_free);
-  EXPECT_EQ(reports[0].requested, 4_KiB);
-  EXPECT_EQ(reports[0].detail,
+  EXPECT_EQ(reports[0].code(), errc::double_free);
+  EXPECT_EQ(reports[0].requested(), 4_KiB);
+  EXPECT_EQ(reports[0].detail(),
             address.str() + ", 4 KiB, stream " + std::to_string(stream.id().number()));
 }
 
@@ -232,8 +232,8 @@ TEST_F(pooled_buffer_test, where_no_context_can_be_entered_nothing_is_filled) {
   machine->fail(call::ctx_get_current, 1, driver::CUDA_ERROR_NOT_PERMITTED);
   const auto refused = pooled_buffer<int>::create(pool, 64, stream, contents::zeroed);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().native, static_cast<int>(driver::CUDA_ERROR_NOT_PERMITTED));
-  EXPECT_EQ(refused.error().call, "cuCtxGetCurrent");
+  EXPECT_EQ(refused.error().native(), static_cast<int>(driver::CUDA_ERROR_NOT_PERMITTED));
+  EXPECT_EQ(refused.error().call(), "cuCtxGetCurrent");
   EXPECT_EQ(machine->calls(call::memset_d8_async), 0u);
   EXPECT_EQ(pool.stats().blocks.current, 0u) << "the block went back";
   EXPECT_EQ(pool.stats().cached, 512_B);
@@ -261,7 +261,7 @@ TEST_F(pooled_buffer_test, a_closed_pool_serves_nobody_and_takes_back_what_is_ou
   const auto moved = std::move(copy);
   EXPECT_EQ(code_of(copy.try_allocate(1_KiB, stream)), errc::moved_from);  // NOLINT
   EXPECT_EQ(code_of(copy.trim()), errc::moved_from);
-  EXPECT_EQ(copy.stats(), block_pool_stats{});
+  EXPECT_THROW(static_cast<void>(copy.stats()), failure);
 }
 
 TEST_F(pooled_buffer_test, what_a_closed_pool_cannot_release_is_reported_and_freed_all_the_same) {
@@ -273,8 +273,8 @@ TEST_F(pooled_buffer_test, what_a_closed_pool_cannot_release_is_reported_and_fre
   EXPECT_TRUE(pool.try_deallocate(p, 1_MiB, stream));
   const auto reports = heard.take();
   ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].call, "cuMemFree");
-  EXPECT_EQ(reports[0].native, static_cast<int>(driver::CUDA_ERROR_UNKNOWN));
+  EXPECT_EQ(reports[0].call(), "cuMemFree");
+  EXPECT_EQ(reports[0].native(), static_cast<int>(driver::CUDA_ERROR_UNKNOWN));
   EXPECT_EQ(pool.stats().frees, 1u);
   EXPECT_EQ(pool.stats().cached, 1_MiB);
   EXPECT_EQ(pool.empty_cache().value(), 1_MiB);
@@ -289,8 +289,8 @@ TEST_F(pooled_buffer_test, what_is_live_at_the_pools_end_is_reported) {
   }
   const auto reports = heard.take();
   ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].code, errc::still_live);
-  EXPECT_EQ(reports[0].requested, 3_MiB);
+  EXPECT_EQ(reports[0].code(), errc::still_live);
+  EXPECT_EQ(reports[0].requested(), 3_MiB);
   EXPECT_EQ(used(), before);
 }
 
@@ -322,7 +322,7 @@ TEST_F(pooled_buffer_test, a_lost_device_is_an_error_and_no_more) {
   }
   const auto reports = heard.take();
   ASSERT_THAT(reports, SizeIs(1)) << "the block went with the device";
-  EXPECT_EQ(reports[0].code, errc::device_lost);
+  EXPECT_EQ(reports[0].code(), errc::device_lost);
 }
 
 TEST_F(pooled_buffer_test, a_forked_child_is_told_and_touches_nothing) {

@@ -96,9 +96,10 @@ void stream_pool_faults_test::expect_each_failure_to_be_told() {
     failures += outcome ? 0 : 1;
     tried_again += outcome && reported.empty() ? 1 : 0;
     if (!outcome) {
-      EXPECT_EQ(outcome.error().native, CUDA_ERROR_UNKNOWN) << outcome.error().message();
+      EXPECT_EQ(outcome.error().native(), CUDA_ERROR_UNKNOWN) << outcome.error().message();
     }
-    for (const error& each : reported) EXPECT_EQ(each.native, CUDA_ERROR_UNKNOWN) << each.message();
+    for (const error& each : reported)
+      EXPECT_EQ(each.native(), CUDA_ERROR_UNKNOWN) << each.message();
     ASSERT_TRUE(gpu().synchronize());
     ASSERT_EQ(used(), expected) << (outcome ? "" : outcome.error().message());
   }
@@ -138,15 +139,15 @@ TEST_F(stream_pool_faults_test, a_free_of_the_initial_size_that_fails_once_costs
   machine->fail(call::mem_free_async, 1, CUDA_ERROR_UNKNOWN);
   const auto refused = stream_pool::create(gpu(), {.initial = 32_MiB});
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().call, "cuMemFreeAsync");
+  EXPECT_EQ(refused.error().call(), "cuMemFreeAsync");
 }
 
 TEST_F(stream_pool_faults_test, a_pool_that_cannot_be_made_is_told_with_its_maximum) {
   machine->fail(call::mem_pool_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
   const auto refused = stream_pool::create(gpu(), {.initial = 32_MiB, .max = 96_MiB});
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_EQ(refused.error().call, "cuMemPoolCreate");
-  EXPECT_EQ(refused.error().requested, 96_MiB);
+  EXPECT_EQ(refused.error().call(), "cuMemPoolCreate");
+  EXPECT_EQ(refused.error().requested(), 96_MiB);
 }
 
 TEST_F(stream_pool_faults_test, a_destructor_reports_what_it_could_not_destroy) {
@@ -156,7 +157,7 @@ TEST_F(stream_pool_faults_test, a_destructor_reports_what_it_could_not_destroy) 
   }
   const auto reports = heard.take();
   ASSERT_EQ(reports.size(), 1u);
-  EXPECT_EQ(reports[0].call, "cuMemPoolDestroy");
+  EXPECT_EQ(reports[0].call(), "cuMemPoolDestroy");
 }
 
 TEST_F(stream_pool_faults_test, a_free_that_fails_leaves_the_memory_owned_and_counted) {
@@ -187,16 +188,16 @@ TEST_F(stream_pool_faults_test, a_free_that_fails_in_a_destructor_is_reported_wi
   }
   const auto reports = heard.take();
   ASSERT_EQ(reports.size(), 1u);
-  EXPECT_EQ(reports[0].code, errc::driver_error);
-  EXPECT_EQ(reports[0].call, "cuMemFreeAsync");
-  EXPECT_EQ(reports[0].requested, 3_MiB);
-  EXPECT_EQ(reports[0].detail, "freeing " + address.str() + " of 3 MiB");
+  EXPECT_EQ(reports[0].code(), errc::driver_error);
+  EXPECT_EQ(reports[0].call(), "cuMemFreeAsync");
+  EXPECT_EQ(reports[0].requested(), 3_MiB);
+  EXPECT_EQ(reports[0].detail(), "freeing " + address.str() + " of 3 MiB");
   machine->fail(call::mem_free_async, 1, CUDA_ERROR_UNKNOWN);
   pool.deallocate(memory, stream);
   const auto again = heard.take();
   ASSERT_EQ(again.size(), 1u);
-  EXPECT_EQ(again[0].requested, 3_MiB) << "the table knows it";
-  EXPECT_EQ(again[0].detail, "freeing " + address.str() + " of 3 MiB");
+  EXPECT_EQ(again[0].requested(), 3_MiB) << "the table knows it";
+  EXPECT_EQ(again[0].detail(), "freeing " + address.str() + " of 3 MiB");
   EXPECT_TRUE(pool.try_deallocate(memory, stream));
 }
 
@@ -336,12 +337,12 @@ TEST_F(stream_pool_faults_test, a_full_device_is_out_of_memory_with_the_figures)
   const auto refused = pool.try_allocate(3_GiB, stream);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.code(), errc::out_of_memory);
-  EXPECT_EQ(refused.error().requested, 3_GiB);
-  EXPECT_EQ(refused.error().native, CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(refused.error().detail, "the pool uses 0 B of 1.94 GiB reserved");
+  EXPECT_EQ(refused.error().requested(), 3_GiB);
+  EXPECT_EQ(refused.error().native(), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(refused.error().detail(), "the pool uses 0 B of 1.94 GiB reserved");
   auto bounded = make({.max = 64_MiB});
   auto memory = bounded.allocate_owned(40_MiB, stream).value();
-  EXPECT_EQ(bounded.try_allocate(48_MiB, stream).error().detail,
+  EXPECT_EQ(bounded.try_allocate(48_MiB, stream).error().detail(),
             "the pool uses 40 MiB of 64 MiB reserved, at most 64 MiB");
 }
 
@@ -585,8 +586,8 @@ TEST_F(stream_pool_faults_test, raw_memory_of_the_default_pool_is_reported_with_
   runtime_.reset();
   const auto reports = heard.take();
   ASSERT_EQ(reports.size(), 1u);
-  EXPECT_EQ(reports[0].code, errc::still_live);
-  EXPECT_EQ(reports[0].requested, 2_MiB);
+  EXPECT_EQ(reports[0].code(), errc::still_live);
+  EXPECT_EQ(reports[0].requested(), 2_MiB);
 }
 
 TEST_F(stream_pool_faults_test, each_runtime_has_default_pools_of_its_own) {
@@ -694,7 +695,7 @@ TEST_F(stream_pool_old_driver_test, what_the_driver_refuses_is_not_weighed) {
   const auto refused = pool.try_allocate(1_MiB, stream);
   machine->clear_faults();
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().native, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(refused.error().native(), CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(machine->calls(call::mem_pool_get_attribute), questions);
   EXPECT_EQ(machine->calls(call::mem_free_async), frees) << "there is nothing to free";
 }
@@ -705,7 +706,7 @@ TEST_F(stream_pool_old_driver_test, memory_whose_extent_is_not_told_goes_back) {
   machine->fail(call::mem_pool_get_attribute, 1, CUDA_ERROR_INVALID_HANDLE);
   const auto refused = pool.try_allocate(16_MiB, stream);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().native, CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(refused.error().native(), CUDA_ERROR_INVALID_HANDLE);
   EXPECT_EQ(pool.stats().value().used, 0_B);
   EXPECT_TRUE(pool.allocate_owned(16_MiB, stream));
 }

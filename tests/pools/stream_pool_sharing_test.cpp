@@ -141,7 +141,7 @@ TEST_P(stream_pool_sharing_test, descriptors_of_other_things_are_refused) {
   ASSERT_TRUE(other);
   const auto refused = stream_pool::import_descriptor(gpu(), other.get());
   ASSERT_EQ(code_of(refused), errc::invalid_handle);
-  EXPECT_EQ(refused.error().call, "cuMemPoolImportFromShareableHandle");
+  EXPECT_EQ(refused.error().call(), "cuMemPoolImportFromShareableHandle");
 }
 
 }  // namespace

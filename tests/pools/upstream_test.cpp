@@ -23,12 +23,12 @@ class counting_source final : public memory_source {
  public:
   counting_source(device home, bytes capacity) : home_{home}, capacity_{capacity} {}
 
-  result<void*> allocate(bytes size) override {
+  result<void*> allocate(bytes size, const stream_ref&) override {
     const std::lock_guard lock{mutex_};
     ++requests_;
     if (refusals_ != 0) return refuse_now();
     if (live_ + size > capacity_)
-      return error{.code = errc::out_of_memory, .requested = size, .detail = "the slab is full"};
+      return error{{.code = errc::out_of_memory, .requested = size, .detail = "the slab is full"}};
     const context_scope scope{home_};
     WEIR_TRY_VALUE(base, allocate_plain(scope, size + bytes{offset_}));
     live_ += size;
@@ -115,8 +115,8 @@ TEST_F(upstream_test, its_exhaustion_is_out_of_memory_once_nothing_is_cached) {
   EXPECT_EQ(pool.stats().cached, 0_B);
   const auto refused = pool.try_allocate(1_MiB, stream);
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_EQ(refused.error().requested, 1_MiB);
-  EXPECT_EQ(refused.error().detail,
+  EXPECT_EQ(refused.error().requested(), 1_MiB);
+  EXPECT_EQ(refused.error().detail(),
             "the pool holds 16 MiB in 2 live blocks and caches 0 B; the slab is full");
   EXPECT_EQ(pool.stats().failures, 1u);
   EXPECT_THROW(static_cast<void>(pool.allocate(1_MiB, stream)), out_of_memory);
@@ -151,12 +151,12 @@ TEST_F(upstream_test, everything_goes_back_to_it_at_the_end) {
 TEST_F(upstream_test, its_failures_are_told) {
   const auto stream = new_stream();
   const auto pool = make_pool();
-  source->refuse({.code = errc::device_lost, .detail = "the upstream is ill"});
+  source->refuse({{.code = errc::device_lost, .detail = "the upstream is ill"}});
   const auto refused = pool.try_allocate(1_MiB, stream);
   ASSERT_EQ(code_of(refused), errc::device_lost);
-  EXPECT_EQ(refused.error().detail, "the upstream is ill");
+  EXPECT_EQ(refused.error().detail(), "the upstream is ill");
   pool.deallocate(pool.allocate(1_MiB, stream), stream);
-  source->refuse({.code = errc::not_permitted});
+  source->refuse({{.code = errc::not_permitted}});
   EXPECT_EQ(code_of(pool.empty_cache()), errc::not_permitted);
   EXPECT_EQ(pool.stats().cached, 1_MiB) << "what it did not take is cached as before";
   EXPECT_EQ(contradiction(pool.stats()), "");
@@ -165,11 +165,11 @@ TEST_F(upstream_test, its_failures_are_told) {
   {
     const auto other = make_pool();
     other.deallocate(other.allocate(1_MiB, stream), stream);
-    source->refuse({.code = errc::not_permitted});
+    source->refuse({{.code = errc::not_permitted}});
   }
   const auto reports = heard.take();
   ASSERT_THAT(reports, SizeIs(1));
-  EXPECT_EQ(reports[0].code, errc::not_permitted);
+  EXPECT_EQ(reports[0].code(), errc::not_permitted);
 }
 
 TEST_F(upstream_test, what_it_refuses_to_take_stays_in_the_order_of_its_frees) {
@@ -179,7 +179,7 @@ TEST_F(upstream_test, what_it_refuses_to_take_stays_in_the_order_of_its_frees) {
   std::vector<void*> all;
   for (int i = 0; i < 3; ++i) all.push_back(pool.allocate(1_MiB, one));
   for (void* const each : all) pool.deallocate(each, one);
-  source->refuse({.code = errc::not_permitted}, 3);
+  source->refuse({{.code = errc::not_permitted}}, 3);
   EXPECT_EQ(code_of(pool.trim()), errc::not_permitted);
   EXPECT_EQ(pool.stats().cached, 3_MiB);
   EXPECT_EQ(pool.stats().reserved.current, 3_MiB);
@@ -193,7 +193,7 @@ TEST_F(upstream_test, memory_that_is_not_aligned_is_refused_and_returned) {
   source->shift(128);
   const auto refused = pool.try_allocate(1_MiB, stream);
   ASSERT_EQ(code_of(refused), errc::bad_alignment);
-  EXPECT_THAT(refused.error().detail, HasSubstr("256"));
+  EXPECT_THAT(refused.error().detail(), HasSubstr("256"));
   EXPECT_EQ(source->live(), 0_B);
   EXPECT_EQ(pool.stats().reserved.peak, 0_B);
   source->shift(256);
@@ -228,7 +228,7 @@ class slab_source final : public memory_source {
   slab_source(const slab_source&) = delete;
   slab_source& operator=(const slab_source&) = delete;
 
-  result<void*> allocate(bytes size) override {
+  result<void*> allocate(bytes size, const stream_ref&) override {
     return reinterpret_cast<void*>(slab_ + std::exchange(taken_, taken_ + size.count()));
   }
   result<void> deallocate(void*, bytes) override { return {}; }
@@ -282,7 +282,7 @@ TEST_F(upstream_test, a_resource_is_one) {
 class told_source final : public memory_source {
  public:
   explicit told_source(std::function<result<void*>()> answer) : answer_{std::move(answer)} {}
-  result<void*> allocate(bytes) override { return answer_(); }
+  result<void*> allocate(bytes, const stream_ref&) override { return answer_(); }
   result<void> deallocate(void*, bytes) override {
     if (on_return) on_return();
     ++returns;
@@ -303,7 +303,7 @@ TEST_F(upstream_test, no_memory_at_all_is_out_of_memory) {
   const auto pool = bin_pool::create(gpu(), {}, nothing).value();
   const auto refused = pool.try_allocate(1000_B, stream);
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_EQ(refused.error().requested, 1000_B);
+  EXPECT_EQ(refused.error().requested(), 1000_B);
   EXPECT_EQ(pool.stats().failures, 1u);
   EXPECT_EQ(nothing->returns, 0);
 }

@@ -62,10 +62,10 @@ bool captures::prepare(capture& begun) {
   if (!world_.expect_ok(freed, "free")) return false;
   if (begun.kind == capture_notice_kind::undeclared) return true;
   auto pool = faults_.call("create_pool",
-                           [&] { return memory.create_pool("captured", {.retains = true}); });
+                           [&] { return memory.create_pool("captured", {.for_graphs = true}); });
   if (!faults_.accept(pool, "create_pool", {errc::not_supported})) return false;
   begun.pool = *std::move(pool);
-  begun.notice = memory.notice_captures();
+  begun.notice = memory.guard_captures().value();
   return true;
 }
 
@@ -232,7 +232,7 @@ void captures::end(std::size_t index) {
   ++ended_;
   lanes_.end_capture(ended.main);
   if (ended.side != no_lane) lanes_.end_capture(ended.side);
-  ended.claim.end();
+  ended.claim.end_capture();
   ended.notice = {};
   instantiate(ended, graph);
 }
@@ -241,8 +241,8 @@ void captures::instantiate(capture& ended, driver::CUgraph graph) {
   captured_graph made;
   made.heap = ended.heap;
   const bool tied = ended.claim && world_.random().one_in(2) && [&] {
-    const auto kept = faults_.call("keep_with", [&] { return ended.claim.keep_with(graph); });
-    return faults_.accept(kept, "keep_with");
+    const auto kept = faults_.call("tie_to_graph", [&] { return ended.claim.tie_to_graph(graph); });
+    return faults_.accept(kept, "tie_to_graph");
   }();
   {
     const thread_capture_mode_guard relaxed{ended.heap->memory().device()};

@@ -16,7 +16,7 @@ namespace weir::programs_test {
 /// How the allocator learns of a capture.
 enum class capture_notice_kind : std::uint8_t {
   declared,    ///< begin_capture()
-  noticed,     ///< notice_captures(), with memory of a pool that retains
+  noticed,     ///< guard_captures(), with memory of a pool for graphs
   undeclared,  ///< not at all; memory is allocated inside only if the allocator detects captures
 };
 
@@ -51,7 +51,7 @@ class captures {
     lane_index main = no_lane;
     lane_index side = no_lane;
     graph_memory claim{};
-    capture_notice notice{};
+    capture_guard notice{};
     memory_pool pool{};
     std::vector<live_block> inner{};  // allocated inside and not freed there
     std::map<block_number, std::uint64_t> others{};

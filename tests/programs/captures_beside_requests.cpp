@@ -87,7 +87,7 @@ void capture(shared_state& shared, const std::atomic<bool>& over) {
     do {
       while (shared.waiting.load() != 0) std::this_thread::yield();
       const std::lock_guard capturing{shared.captures};
-      const capture_notice notice = shared.memory.notice_captures();
+      const capture_guard notice = shared.memory.guard_captures().value();
       const auto mode = driver::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
       if (!in.expect_ok(in.cuda().stream_begin_capture(handle, mode), "cuStreamBeginCapture"))
         return;

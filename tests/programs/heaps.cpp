@@ -58,7 +58,7 @@ heap_supplier::heap_supplier(world& in, faults& failing, std::string name, std::
       settings_{choose_settings(in.random(), in.capacity())},
       watch_{std::make_unique<spared_sink>(in.machine().watch_blocks())} {
   memory_ = caching_allocator::create(in.gpu(device), settings_).value();
-  watching_ = memory_->add_observer(*watch_);
+  watching_ = memory_->add_observer(*watch_).value();
   for (const char* const each : {"mixed a", "mixed b"}) tags_.push_back(tag::named(each).value());
   in.log("create " + this->name() + ": " + to_string(settings_));
 }
@@ -104,9 +104,9 @@ void heap_supplier::change_pools() {
     return;
   }
   pool_options options;
-  options.retains = random.one_in(4);
+  options.for_graphs = random.one_in(4);
   options.segments = random.one_in(3);
-  if (options.segments) options.splits = !random.one_in(3);
+  if (options.segments) options.one_block_per_segment = random.one_in(3);
   world_.log("create a pool of " + name());
   auto pool = faults_.call("create_pool", [&] { return memory_->create_pool("plain", options); });
   if (!faults_.accept(pool, "create_pool", {errc::not_supported})) return;
@@ -173,7 +173,7 @@ bool heap_supplier::make_resident(std::size_t index) {
   if (!wanted.evictable && !wanted.away) return true;
   const auto resumed = faults_.call(
       "resume", [&] { return wanted.pool ? wanted.pool.resume() : memory_->resume(wanted.tag); });
-  if (!faults_.accept(resumed, "resume", {errc::out_of_memory, errc::limit_exceeded})) return false;
+  if (!faults_.accept(resumed, "resume", {errc::out_of_memory})) return false;
   wanted.away = false;
   settle(index);
   return !world_.failed();
@@ -191,7 +191,7 @@ void heap_supplier::settle(std::size_t index) {
 }
 
 bool heap_supplier::may_refuse(errc code) const {
-  if (code == errc::limit_exceeded) return limited;
+  if (code == errc::out_of_memory) return limited;
   if (code != errc::suspended) return false;
   bool any_away = away;
   for (const group& each : groups_) any_away = any_away || each.away;

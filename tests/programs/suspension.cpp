@@ -35,8 +35,7 @@ void suspension::change_group(heap_supplier& heap, std::size_t index, bool captu
       return chosen.pool ? chosen.pool.resume_async(stream)
                          : memory.resume_async(chosen.tag, stream);
     });
-    if (!faults_.accept(resumed, "resume_async", {errc::out_of_memory, errc::limit_exceeded}))
-      return;
+    if (!faults_.accept(resumed, "resume_async", {errc::out_of_memory})) return;
     chosen.away = false;
     heap.settle(index);
     return blocks_.add_access(heap, index, on, lanes_.queue(on));
@@ -73,8 +72,7 @@ void suspension::change_all(heap_supplier& heap, bool captures_run) {
     world_.log("resume_async everything of " + heap.name() + " on " + lanes_.text(on));
     const stream_ref stream = lanes_.ref(on);
     const auto resumed = faults_.call("resume_async", [&] { return memory.resume_async(stream); });
-    if (!faults_.accept(resumed, "resume_async", {errc::out_of_memory, errc::limit_exceeded}))
-      return;
+    if (!faults_.accept(resumed, "resume_async", {errc::out_of_memory})) return;
     heap.away = false;
     heap.settle(no_group);
     for (std::size_t i = 0; i < heap.groups().size(); ++i) heap.settle(i);
@@ -106,8 +104,7 @@ void suspension::change_all(heap_supplier& heap, bool captures_run) {
 void suspension::resume_all(heap_supplier& heap) {
   world_.log("resume everything of " + heap.name());
   const auto resumed = faults_.call("resume", [&] { return heap.memory().resume(); });
-  if (faults_.accept(resumed, "resume",
-                     {errc::out_of_memory, errc::limit_exceeded, errc::not_supported})) {
+  if (faults_.accept(resumed, "resume", {errc::out_of_memory, errc::not_supported})) {
     heap.away = false;
     heap.settle(no_group);
     for (std::size_t i = 0; i < heap.groups().size(); ++i) heap.settle(i);

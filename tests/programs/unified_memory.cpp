@@ -46,8 +46,8 @@ void unified_memory::write(held& buffer) {
   const stream_ref stream = lanes_.ref(buffer.on);
   world_.log("write a unified buffer on " + lanes_.text(buffer.on));
   const auto elements =
-      faults_.call("record_stream", [&] { return buffer.memory.record_stream(stream); });
-  if (!faults_.accept(elements, "record_stream")) return;
+      faults_.call("use_on", [&] { return buffer.memory.use_on(stream); });
+  if (!faults_.accept(elements, "use_on")) return;
   buffer.value = ++values_;
   std::uint64_t* const data = elements->data();
   const std::size_t count = elements->size();

@@ -93,8 +93,8 @@ TEST(fits, are_not_above_the_most_memory_that_is_considered) {
       find_fit(three_blocks(), {.policy = policy::balanced, .capacity = bytes{48 * mib}});
   ASSERT_FALSE(refused);
   EXPECT_EQ(errc::out_of_memory, refused.code());
-  EXPECT_EQ(bytes{50 * mib}, refused.error().requested);
-  EXPECT_EQ("the trace does not run with 48 MiB", refused.error().detail);
+  EXPECT_EQ(bytes{50 * mib}, refused.error().requested());
+  EXPECT_EQ("the trace does not run with 48 MiB", refused.error().detail());
 }
 
 TEST(fits, are_found_on_a_whole_card_less_its_context_unless_less_is_considered) {
@@ -104,13 +104,13 @@ TEST(fits, are_found_on_a_whole_card_less_its_context_unless_less_is_considered)
   ASSERT_FALSE(refused);
   EXPECT_EQ(errc::out_of_memory, refused.code());
   EXPECT_EQ("the trace does not run with " + to_string(card.capacity - bytes{context_size}),
-            refused.error().detail);
+            refused.error().detail());
 }
 
 TEST(fits, of_nothing_are_refused) {
   const auto refused = find_fit(make_script(recording_of({})), {});
   EXPECT_EQ(errc::invalid_argument, refused.code());
-  EXPECT_EQ("the trace contains no allocation", refused.error().detail);
+  EXPECT_EQ("the trace contains no allocation", refused.error().detail());
   const auto real = find_fit(three_blocks(), {.target = {.simulated = false}});
   EXPECT_EQ(errc::invalid_argument, real.code());
   EXPECT_EQ(0.0, fit{}.ratio());
@@ -174,7 +174,7 @@ TEST(fits, are_not_told_of_programs_that_suspended_memory) {
   EXPECT_EQ(
       "the program suspended memory, which a replay does not do; --fit and --capacity are not "
       "supported for such a trace",
-      fit.error().detail);
+      fit.error().detail());
   EXPECT_EQ(errc::not_supported,
             try_card(script, {.policy = policy::balanced}, bytes{1 << 30}).code());
 }

@@ -192,9 +192,9 @@ TEST_P(pattern_tests, say_which_call_failed) {
   const auto refused_by = [&](driver::call call, const auto& action) {
     machine_->fail(call, 1, driver::CUDA_ERROR_UNKNOWN);
     const error reason = thrown_by(action);
-    EXPECT_EQ(errc::driver_error, reason.code);
-    EXPECT_EQ(driver::CUDA_ERROR_UNKNOWN, reason.native);
-    return std::pair{std::string{reason.call}, reason.requested};
+    EXPECT_EQ(errc::driver_error, reason.code());
+    EXPECT_EQ(driver::CUDA_ERROR_UNKNOWN, reason.native());
+    return std::pair{std::string{reason.call()}, reason.requested()};
   };
   using said = std::pair<std::string, bytes>;
   const auto make = [&] { patterns{gpu_, runtime_->driver(), GetParam(), 1}; };
@@ -392,9 +392,9 @@ TEST_F(driver_pool_tests, says_which_call_failed) {
   const auto refused_by = [&](driver::call call, const auto& action) {
     machine_->fail(call, 1, driver::CUDA_ERROR_UNKNOWN);
     const error reason = thrown_by(action);
-    EXPECT_EQ(errc::driver_error, reason.code);
-    EXPECT_EQ(driver::CUDA_ERROR_UNKNOWN, reason.native);
-    return std::pair{std::string{reason.call}, reason.requested};
+    EXPECT_EQ(errc::driver_error, reason.code());
+    EXPECT_EQ(driver::CUDA_ERROR_UNKNOWN, reason.native());
+    return std::pair{std::string{reason.call()}, reason.requested()};
   };
   using said = std::pair<std::string, bytes>;
   const auto request = [&] { EXPECT_EQ(nullptr, allocate(5 * mebibyte)); };
@@ -427,7 +427,7 @@ TEST(driver_pool, needs_the_device_s_context) {
   machine->fail(driver::call::ctx_push_current, 1, driver::CUDA_ERROR_UNKNOWN);
   const auto refused = make_driver_pool_backend(gpu, {});
   EXPECT_EQ(errc::driver_error, refused.code());
-  EXPECT_EQ("cuCtxPushCurrent", refused.error().call);
+  EXPECT_EQ("cuCtxPushCurrent", refused.error().call());
   EXPECT_EQ(0u, machine->calls(driver::call::mem_pool_create));
 }
 
@@ -437,7 +437,7 @@ TEST(driver_pool, goes_when_it_cannot_be_told_to_keep_its_memory) {
   const device gpu = opened->device(device_id{0}).value();
   machine->fail(driver::call::mem_pool_set_attribute, 1, driver::CUDA_ERROR_UNKNOWN);
   const auto refused = make_driver_pool_backend(gpu, {});
-  EXPECT_EQ("cuMemPoolSetAttribute", refused.error().call);
+  EXPECT_EQ("cuMemPoolSetAttribute", refused.error().call());
   EXPECT_EQ(1u, machine->calls(driver::call::mem_pool_create));
   EXPECT_EQ(1u, machine->calls(driver::call::mem_pool_destroy));
 }
@@ -474,7 +474,7 @@ TEST(driver_pool, is_not_made_where_the_driver_refuses) {
     machine->fail(refusing, 1, driver::CUDA_ERROR_UNKNOWN);
     const auto refused = make_driver_pool_backend(gpu, {});
     EXPECT_EQ(errc::driver_error, refused.code());
-    EXPECT_EQ(driver::info(refusing).symbol, refused.error().call);
+    EXPECT_EQ(driver::info(refusing).symbol, refused.error().call());
   }
 }
 
@@ -485,7 +485,7 @@ TEST(driver_pool, needs_a_device_that_has_pools) {
   const auto old = runtime::open_simulated(machine).value();
   const auto refused = make_driver_pool_backend(old->device(device_id{0}).value(), {});
   EXPECT_EQ(errc::not_supported, refused.code());
-  EXPECT_EQ("", refused.error().call);
+  EXPECT_EQ("", refused.error().call());
   EXPECT_EQ(0u, machine->calls(driver::call::mem_pool_create)) << "it is not tried";
 }
 

@@ -466,10 +466,10 @@ TEST(replay, without_the_device_it_says_so) {
   const auto outcome =
       play(script{}, {.target = {.simulated = false}, .driver = "/nonexistent/libcuda.so.1"});
   ASSERT_FALSE(outcome);
-  EXPECT_EQ(errc::driver_unavailable, outcome.error().code);
+  EXPECT_EQ(errc::driver_unavailable, outcome.error().code());
   const auto second = play(script{}, {.target = {.simulated = true, .device = 7}});
   ASSERT_FALSE(second);
-  EXPECT_EQ(errc::no_device, second.error().code);
+  EXPECT_EQ(errc::no_device, second.error().code());
 }
 
 TEST(replay, one_device_alone_is_the_default) {
@@ -528,12 +528,13 @@ TEST(names, policies_are_read_from_a_list) {
 TEST(names, a_wrong_policy_gets_a_suggestion) {
   const auto wrong = parse_policies("balanced,trougput");
   ASSERT_FALSE(wrong);
-  EXPECT_EQ(errc::bad_option, wrong.error().code);
-  EXPECT_EQ("unknown policy \"trougput\"; did you mean \"throughput\"?", wrong.error().detail);
+  EXPECT_EQ(errc::bad_option, wrong.error().code());
+  EXPECT_EQ("unknown policy \"trougput\"; did you mean \"throughput\"?", wrong.error().detail());
   for (const char* const list : {"", "balanced,", ",balanced", "balanced,,compact"})
-    EXPECT_EQ("expected a policy between two commas", parse_policies(list).error().detail) << list;
+    EXPECT_EQ("expected a policy between two commas", parse_policies(list).error().detail())
+        << list;
   EXPECT_FALSE(parse_policies(std::string(100'000, 'x')));
-  EXPECT_EQ("unknown policy \"al\"; did you mean \"all\"?", parse_policies("al").error().detail);
+  EXPECT_EQ("unknown policy \"al\"; did you mean \"all\"?", parse_policies("al").error().detail());
 }
 
 TEST(names, are_near_where_few_letters_differ) {
@@ -561,7 +562,7 @@ TEST(names, devices_are_read) {
   EXPECT_EQ("cuda:12", to_string(target{.simulated = false, .device = 12}));
   EXPECT_EQ("sim", to_string(target{}));
   EXPECT_EQ("unknown device \"gpu\"; expected sim, cuda or cuda:N",
-            parse_target("gpu").error().detail);
+            parse_target("gpu").error().detail());
   for (const char* wrong : {"", "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999", "sim:0"})
     EXPECT_FALSE(parse_target(wrong)) << wrong;
 }

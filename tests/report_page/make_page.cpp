@@ -17,7 +17,7 @@
 namespace {
 
 int fail(const weir::error& reason) {
-  std::fprintf(stderr, "%s\n", (reason.message() + " " + reason.detail).c_str());
+  std::fprintf(stderr, "%s\n", (reason.message() + " " + reason.detail()).c_str());
   return 1;
 }
 

@@ -129,7 +129,7 @@ TEST(report_placement, is_what_the_allocator_did) {
   const auto refused =
       place(replay::make_script(writer.out), {.policy = replay::policy::driver_pool});
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().detail, "driver-pool does not say where its memory is");
+  EXPECT_EQ(refused.error().detail(), "driver-pool does not say where its memory is");
 }
 
 /// PyTorch's segments go at the end of a replay.

@@ -26,7 +26,7 @@ TEST(report_of_a_suspended_run, has_the_blocks_of_the_tag_without_memory) {
   auto queue = stream::create(gpu).value();
   auto memory = caching_allocator::create(gpu).value();
   auto recorder = weir::recorder::start(path).value();
-  const auto listening = memory.add_observer(*recorder);
+  const auto listening = memory.add_observer(*recorder).value();
   const auto weights = tag::named("weights").value();
   memory.declare_suspendable(weights).value();
   void* other = memory.allocate(3_MiB, queue.ref());
@@ -40,7 +40,7 @@ TEST(report_of_a_suspended_run, has_the_blocks_of_the_tag_without_memory) {
   ASSERT_TRUE(memory.suspend(weights, {.contents = suspended_contents::discard}));
   memory.deallocate(kept, queue.ref());
   memory.deallocate(other, queue.ref());
-  ASSERT_TRUE(recorder->stop());
+  ASSERT_TRUE(recorder->close());
   const recording read = read_trace(path).value();
 
   const history found = make_history(read);

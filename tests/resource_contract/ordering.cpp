@@ -56,6 +56,50 @@ TEST_P(resource_ordering, memory_of_a_busy_stream_is_not_used_early) {
   for (const auto& each : ahead) finish(each, idle);
 }
 
+// Recorded before the work it is for: what the stream is given until the free counts.
+TEST_P(resource_ordering, a_recorded_stream_may_use_memory_until_the_free) {
+  lane& owner = new_lane();
+  lane& reader = new_lane();
+  for (const bytes size : sizes) {
+    const filled_block block = make(size, owner);
+    reader.wait_for(owner);
+    const auto recorded = memory().record_stream(block.memory, reader);
+    ASSERT_TRUE(recorded) << recorded.error().message();
+    auto held = about().free_waits ? nullptr : occupy(reader.handle());
+    reader.check(block.memory, block.size, block.value);
+    const auto freed = memory().try_deallocate(block.memory, block.size, owner);
+    EXPECT_TRUE(freed) << freed.error().message();
+    std::vector<filled_block> next;
+    for (int i = 0; i < 3; ++i) next.push_back(make(size, owner));
+    if (held) held->finish();
+    for (const filled_block& each : next) finish(each, owner);
+  }
+}
+
+TEST_P(resource_ordering, a_recorded_stream_may_end_before_the_free) {
+  lane& owner = new_lane();
+  for (int i = 0; i < 4; ++i) {
+    lane& reader = new_lane();
+    const filled_block block = make(1_MiB, owner);
+    reader.wait_for(owner);
+    ASSERT_TRUE(memory().record_stream(block.memory, reader));
+    reader.check(block.memory, block.size, block.value);
+    reader.close();
+    EXPECT_TRUE(memory().try_deallocate(block.memory, block.size, owner));
+    finish(make(1_MiB, owner), owner);
+  }
+}
+
+TEST_P(resource_ordering, streams_are_recorded_for_live_memory_alone) {
+  lane& owner = new_lane();
+  lane& reader = new_lane();
+  int foreign = 0;
+  EXPECT_EQ(memory().record_stream(&foreign, reader).code(), errc::foreign_pointer);
+  const filled_block block = make(4_KiB, owner);
+  finish(block, owner);
+  EXPECT_FALSE(memory().record_stream(block.memory, reader)) << "it was freed";
+}
+
 TEST_P(resource_ordering, threads_do_not_meet) {
   constexpr int threads = 4;
   std::vector<lane*> lanes;

@@ -55,8 +55,7 @@ TEST_P(resource_requests, what_no_machine_has_is_refused_and_no_harm_done) {
   const filled_block before = make(64_KiB, on);
   const auto refused = memory().try_allocate(bytes{std::uint64_t{1} << 46}, on);  // 64 TiB
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.code(),
-              ::testing::AnyOf(errc::out_of_memory, errc::size_overflow, errc::limit_exceeded));
+  EXPECT_THAT(refused.code(), ::testing::AnyOf(errc::out_of_memory, errc::size_overflow));
   finish(make(64_KiB, on), on);
   finish(before, on);
 }
@@ -73,7 +72,7 @@ TEST_P(resource_requests, foreign_pointers_are_refused) {
   memory().deallocate(&local, 4_B, on);
   const auto reported = heard.take();
   ASSERT_EQ(reported.size(), 1U);
-  EXPECT_EQ(reported.front().code, errc::foreign_pointer);
+  EXPECT_EQ(reported.front().code(), errc::foreign_pointer);
   EXPECT_TRUE(other.try_deallocate(theirs, 1_MiB, on));
   finish(own, on);
 }

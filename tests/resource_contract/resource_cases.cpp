@@ -75,14 +75,14 @@ const resource_case cases[] = {
      .make = &pinned,
      .serves_all_devices = true,
      .bounded_by_device = false},
-    {.name = "limiting", .make = &limiting, .no_such_size = errc::limit_exceeded},
+    {.name = "limiting", .make = &limiting, .no_such_size = errc::out_of_memory},
     {.name = "statistics", .make = &statistics},
     {.name = "tracking", .make = &tracking},
     {.name = "logging", .make = &logging},
     {.name = "aligned", .make = &aligned, .free_waits = true, .frees_in_captures = true},
     {.name = "fallback", .make = &fallback},
     {.name = "retry", .make = &retry},
-    {.name = "stacked", .make = &stacked, .no_such_size = errc::limit_exceeded},
+    {.name = "stacked", .make = &stacked, .no_such_size = errc::out_of_memory},
 };
 
 }  // namespace

@@ -39,7 +39,8 @@ TEST_P(resource_faults, a_lost_device_is_told_and_survived) {
   }
   at.memory = {};
   for (const error& each : heard.take()) {  // what it could not free, and no more
-    EXPECT_THAT(each.code, ::testing::AnyOf(errc::device_lost, errc::still_live)) << each.message();
+    EXPECT_THAT(each.code(), ::testing::AnyOf(errc::device_lost, errc::still_live))
+        << each.message();
   }
 }
 
@@ -79,7 +80,7 @@ TEST_P(resource_faults, any_call_may_fail_once) {
     const bool all_reached = at.machine->calls() - calls_before < nth;
     at.machine->clear_faults();
     for (const error& each : heard.take())
-      EXPECT_EQ(each.native, driver::CUDA_ERROR_OUT_OF_MEMORY) << each.message();
+      EXPECT_EQ(each.native(), driver::CUDA_ERROR_OUT_OF_MEMORY) << each.message();
     for (const bytes size : sizes) {
       const auto pointer = at.memory.try_allocate(size, at.stream);
       ASSERT_TRUE(pointer) << pointer.error().message();

@@ -102,13 +102,13 @@ TEST_F(fallback_test, each_block_goes_back_where_it_came_from) {
   ledger_resource second{gpu};
   auto both = fallback_resource::create(ledger, second).value();
   void* const p = both.try_allocate(1_KiB, stream).value();
-  ledger.refuse({errc::out_of_memory, errc::limit_exceeded});
+  ledger.refuse({errc::out_of_memory, errc::out_of_memory});
   void* const q = both.try_allocate(2_KiB, stream).value();
   void* const r = both.try_allocate(3_KiB, stream).value();
   EXPECT_EQ(ledger.live(), 1U);
   EXPECT_EQ(second.live(), 2U);
   EXPECT_EQ(both.fallbacks(), 2U);
-  both.reset_stats();
+  both.reset_counters();
   EXPECT_EQ(both.fallbacks(), 0U);
   EXPECT_TRUE(both.try_deallocate(q, 2_KiB, stream));
   EXPECT_TRUE(both.try_deallocate(p, 1_KiB, stream));
@@ -125,8 +125,8 @@ TEST_F(fallback_test, only_a_shortage_leads_to_the_second) {
   }
   EXPECT_EQ(second.requests(), 0);
   ledger.refuse({errc::out_of_memory});
-  second.refuse({errc::limit_exceeded});
-  EXPECT_EQ(code_of(both.try_allocate(1_KiB, stream)), errc::limit_exceeded);
+  second.refuse({errc::out_of_memory});
+  EXPECT_EQ(code_of(both.try_allocate(1_KiB, stream)), errc::out_of_memory);
   EXPECT_EQ(both.fallbacks(), 0U) << "nobody met that one";
 }
 
@@ -159,11 +159,11 @@ TEST_F(retry_test, asks_until_there_is_room) {
                    attempts.push_back(attempt);
                    return true;
                  }).value();
-  ledger.refuse({errc::out_of_memory, errc::limit_exceeded, errc::out_of_memory});
+  ledger.refuse({errc::out_of_memory, errc::out_of_memory, errc::out_of_memory});
   void* const p = patient.try_allocate(1_KiB, stream).value();
   EXPECT_THAT(attempts, ::testing::ElementsAre(1U, 2U, 3U));
   EXPECT_EQ(patient.recoveries(), 1U) << "one request recovered, not three retries";
-  patient.reset_stats();
+  patient.reset_counters();
   EXPECT_EQ(patient.recoveries(), 0U);
   EXPECT_TRUE(patient.try_deallocate(p, 1_KiB, stream));
 }
@@ -257,7 +257,7 @@ TEST_F(retry_test, does_not_go_around_a_budget) {
                    }
                    return true;
                  }).value();
-  EXPECT_EQ(code_of(patient.try_allocate(2_MiB, stream)), errc::limit_exceeded);
+  EXPECT_EQ(code_of(patient.try_allocate(2_MiB, stream)), errc::out_of_memory);
   EXPECT_EQ(ledger.requests(), 1) << "never asked for what is over the budget";
   spare = limited.try_allocate(768_KiB, stream).value();
   void* const p = patient.try_allocate(512_KiB, stream).value();

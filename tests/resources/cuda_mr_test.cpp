@@ -72,7 +72,7 @@ TEST_F(cuda_mr_test, shortage_is_a_bad_alloc_and_a_bad_free_is_reported) {
   memory.deallocate_sync(&local, 4);
   const auto reported = take_reports();
   ASSERT_EQ(reported.size(), 1U);
-  EXPECT_EQ(reported.front().code, errc::foreign_pointer);
+  EXPECT_EQ(reported.front().code(), errc::foreign_pointer);
 }
 
 }  // namespace

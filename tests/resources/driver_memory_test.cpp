@@ -60,7 +60,7 @@ TEST_F(driver_memory_test, what_the_driver_cannot_give_is_not_asked_for) {
     EXPECT_EQ(memory.try_allocate(0_B, stream).value(), nullptr);
     const auto refused = memory.try_allocate(bytes::max() - 510_B, stream);
     EXPECT_EQ(refused.error(),
-              (error{.code = errc::size_overflow, .requested = bytes::max() - 510_B}));
+              (error{{.code = errc::size_overflow, .requested = bytes::max() - 510_B}}));
     EXPECT_TRUE(memory.try_deallocate(nullptr, 1_KiB, elsewhere));
     EXPECT_EQ(machine->calls(), before);
     EXPECT_EQ(code_of(memory.try_allocate(bytes::max() - 511_B, stream)), errc::out_of_memory)
@@ -105,10 +105,10 @@ TEST_F(driver_memory_test, live_memory_is_freed_and_reported_at_the_end) {
   const auto reported = take_reports();
   ASSERT_EQ(reported.size(), 1U);
   EXPECT_EQ(reported.front(),
-            (error{.code = errc::still_live,
-                   .requested = 8_MiB,
-                   .detail = "a resource ended with 2 live blocks of 8 MiB\n  " +
-                             words(large, "5 MiB") + "\n  " + words(small, "3 MiB")}));
+            (error{{.code = errc::still_live,
+                    .requested = 8_MiB,
+                    .detail = "a resource ended with 2 live blocks of 8 MiB\n  " +
+                              words(large, "5 MiB") + "\n  " + words(small, "3 MiB")}}));
 }
 
 TEST_F(driver_memory_test, misuse_is_told_with_the_block_it_concerns) {
@@ -120,12 +120,12 @@ TEST_F(driver_memory_test, misuse_is_told_with_the_block_it_concerns) {
   }
   ASSERT_TRUE(plain.try_deallocate(p, 4_KiB, stream));
   EXPECT_EQ(plain.try_deallocate(p, 4_KiB, stream).error(),
-            (error{.code = errc::double_free, .detail = words(p, "4 KiB")}));
+            (error{{.code = errc::double_free, .detail = words(p, "4 KiB")}}));
   int host = 0;
   EXPECT_EQ(plain.try_deallocate(&host, 4_B, stream).error(),
-            (error{.code = errc::foreign_pointer,
-                   .detail = detail::hexadecimal(reinterpret_cast<std::uintptr_t>(&host)) +
-                             " is no memory of this resource"}));
+            (error{{.code = errc::foreign_pointer,
+                    .detail = detail::hexadecimal(reinterpret_cast<std::uintptr_t>(&host)) +
+                              " is no memory of this resource"}}));
 }
 
 TEST_F(driver_memory_test, the_end_waits_for_the_device_and_tells_what_fails) {
@@ -141,8 +141,8 @@ TEST_F(driver_memory_test, the_end_waits_for_the_device_and_tells_what_fails) {
   EXPECT_EQ(machine->calls(call::mem_free), 3U) << "one of the wait, and all are attempted";
   const auto reported = take_reports();
   ASSERT_EQ(reported.size(), 2U);
-  EXPECT_EQ(reported[0].native, driver::CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(reported[1].code, errc::still_live);
+  EXPECT_EQ(reported[0].native(), driver::CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(reported[1].code(), errc::still_live);
 }
 
 TEST_F(driver_memory_test, AFreeOnTheLegacyStreamLeavesCapturesValid) {
@@ -173,7 +173,7 @@ TEST_F(driver_memory_test, TheEndLeavesCapturesValid) {
   EXPECT_EQ(capture.end(), 0u);
   const auto reported = take_reports();
   ASSERT_EQ(reported.size(), 1U);
-  EXPECT_EQ(reported[0].code, errc::still_live);
+  EXPECT_EQ(reported[0].code(), errc::still_live);
 }
 
 TEST_F(driver_memory_test, memory_that_cannot_be_waited_for_is_kept_and_reported) {
@@ -186,11 +186,11 @@ TEST_F(driver_memory_test, memory_that_cannot_be_waited_for_is_kept_and_reported
   EXPECT_EQ(machine->used(device_id{0}), before + 8_MiB);
   const auto reported = take_reports();
   ASSERT_EQ(reported.size(), 2U);
-  EXPECT_EQ(reported[0].native, driver::CUDA_ERROR_UNKNOWN);
-  EXPECT_EQ(reported[0].requested, 8_MiB);
-  EXPECT_EQ(reported[0].detail,
+  EXPECT_EQ(reported[0].native(), driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(reported[0].requested(), 8_MiB);
+  EXPECT_EQ(reported[0].detail(),
             "8 MiB stay allocated, because work that may use them could not be waited for");
-  EXPECT_EQ(reported[1].code, errc::still_live);
+  EXPECT_EQ(reported[1].code(), errc::still_live);
 }
 
 TEST_F(driver_memory_test, after_the_end_of_the_driver_there_is_nothing_to_tell) {

@@ -43,7 +43,7 @@ class host_memory_test : public resources_test {
     const auto refused = adaptor.try_allocate(4_KiB, stream);
     EXPECT_TRUE(scarce_memory::take_failure()) << "nothing was allocated";
     ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error(), error{.code = errc::no_host_memory});
+    EXPECT_EQ(refused.error(), error{{.code = errc::no_host_memory}});
     EXPECT_EQ(ledger.requests(), before + asked);
     EXPECT_EQ(ledger.live(), 0U);
   }
@@ -86,7 +86,7 @@ TEST_F(host_memory_test, driver_memory_goes_back_to_the_driver) {
   const auto refused = memory.allocate(1_MiB, stream, 256_B);
   EXPECT_TRUE(scarce_memory::take_failure()) << "nothing was allocated";
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error(), error{.code = errc::no_host_memory});
+  EXPECT_EQ(refused.error(), error{{.code = errc::no_host_memory}});
   EXPECT_EQ(machine->calls(driver::call::mem_alloc), 1U);
   EXPECT_EQ(machine->calls(driver::call::mem_free), 1U);
   EXPECT_EQ(memory.in_use(), 0_B);
@@ -100,7 +100,7 @@ TEST_F(host_memory_test, tracking_has_its_stack_first) {
   const auto refused = tracked.try_allocate(4_KiB, stream);
   EXPECT_TRUE(scarce_memory::take_failure());
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error(), error{.code = errc::no_host_memory});
+  EXPECT_EQ(refused.error(), error{{.code = errc::no_host_memory}});
   EXPECT_EQ(ledger.requests(), 0);
   EXPECT_EQ(ledger.live(), 0U);
 }

@@ -20,9 +20,10 @@ TEST_F(limiting_test, refuses_what_is_over_the_budget_and_takes_what_is_not) {
   void* const six = limited.try_allocate(6_KiB, stream).value();
   const auto refused = limited.try_allocate(4_KiB + 1_B, stream);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error(), (error{.code = errc::limit_exceeded,
-                                    .requested = 4_KiB + 1_B,
-                                    .detail = "6 KiB of 10 KiB are used"}));
+  EXPECT_EQ(refused.error(),
+            (error{{.code = errc::out_of_memory,
+                    .requested = 4_KiB + 1_B,
+                    .detail = "the limit of this resource: 6 KiB of 10 KiB are used"}}));
   EXPECT_EQ(ledger.requests(), 1) << "the upstream is not asked for what is over the budget";
   void* const four = limited.try_allocate(4_KiB, stream).value();
   EXPECT_EQ(limited.used(), limited.limit());
@@ -35,7 +36,7 @@ TEST_F(limiting_test, no_size_wraps_around_the_budget) {
   auto limited = limiting_resource::create(ledger, 1_MiB).value();
   void* const some = limited.try_allocate(1_KiB, stream).value();
   for (const bytes size : {bytes::max(), bytes::max() - 1_KiB, bytes::max() - 1023_B})
-    EXPECT_EQ(code_of(limited.try_allocate(size, stream)), errc::limit_exceeded);
+    EXPECT_EQ(code_of(limited.try_allocate(size, stream)), errc::out_of_memory);
   EXPECT_EQ(limited.used(), 1_KiB);
   EXPECT_TRUE(limited.try_deallocate(some, 1_KiB, stream));
 }
@@ -63,9 +64,9 @@ TEST_F(limiting_test, wrong_frees_do_not_bend_the_budget) {
   void* const p = limited.try_allocate(1_KiB, stream).value();
   void* const q = limited.try_allocate(1_KiB, stream).value();
   EXPECT_EQ(limited.try_deallocate(p, 512_KiB, stream).error(),
-            (error{.code = errc::invalid_argument,
-                   .requested = 512_KiB,
-                   .detail = "freed with another size than it was allocated with, 1 KiB"}));
+            (error{{.code = errc::invalid_argument,
+                    .requested = 512_KiB,
+                    .detail = "freed with another size than it was allocated with, 1 KiB"}}));
   EXPECT_EQ(limited.used(), 1_KiB) << "it is gone, with the size that was asked for";
   EXPECT_EQ(code_of(limited.try_deallocate(p, 1_KiB, stream)), errc::double_free);
   EXPECT_EQ(code_of(limited.try_deallocate(&limited, 1_KiB, stream)), errc::foreign_pointer);
@@ -77,7 +78,7 @@ TEST_F(limiting_test, nothing_costs_nothing) {
   auto limited = limiting_resource::create(ledger, 0_B).value();
   EXPECT_EQ(limited.limit(), 0_B);
   EXPECT_EQ(limited.try_allocate(0_B, stream).value(), nullptr);
-  EXPECT_EQ(code_of(limited.try_allocate(1_B, stream)), errc::limit_exceeded);
+  EXPECT_EQ(code_of(limited.try_allocate(1_B, stream)), errc::out_of_memory);
   EXPECT_TRUE(limited.try_deallocate(nullptr, 1_KiB, stream));
   EXPECT_EQ(limited.used(), 0_B);
 }
@@ -129,7 +130,7 @@ TEST_F(limiting_test, a_lower_limit_is_for_requests_to_come) {
   auto limited = limiting_resource::create(ledger, 1_MiB).value();
   void* const p = limited.try_allocate(512_KiB, stream).value();
   limited.set_limit(256_KiB);
-  EXPECT_EQ(code_of(limited.try_allocate(1_B, stream)), errc::limit_exceeded);
+  EXPECT_EQ(code_of(limited.try_allocate(1_B, stream)), errc::out_of_memory);
   EXPECT_TRUE(limited.try_deallocate(p, 512_KiB, stream));
   void* const q = limited.try_allocate(256_KiB, stream).value();
   EXPECT_TRUE(limited.try_deallocate(q, 256_KiB, stream));
@@ -146,7 +147,7 @@ TEST_F(limiting_test, threads_cannot_pass_together) {
       for (int i = 0; i < rounds; ++i) {
         const auto p = limited.try_allocate(1_KiB, stream);
         if (!p) {
-          EXPECT_EQ(p.code(), errc::limit_exceeded);
+          EXPECT_EQ(p.code(), errc::out_of_memory);
           ++refused;
           continue;
         }
@@ -261,7 +262,7 @@ TEST_F(limiting_test, ARequestFailsOnceTheOneBeforeItWasMet) {
     slow.slow().end.release();
   }
   large.join();
-  EXPECT_EQ(refused, errc::limit_exceeded);
+  EXPECT_EQ(refused, errc::out_of_memory);
   EXPECT_EQ(ledger.peak(), 1_MiB);
   EXPECT_TRUE(limited.try_deallocate(p, 1_MiB, stream));
 }
@@ -280,7 +281,7 @@ TEST_F(limiting_test, NobodyWaitsForARequestWhoseUserIsFreeingMemory) {
   std::thread large{
       [&] { EXPECT_EQ(code_of(limited.try_allocate(1_MiB, stream)), errc::out_of_memory); }};
   begun.acquire();
-  EXPECT_EQ(code_of(limited.try_allocate(1_KiB, stream)), errc::limit_exceeded);
+  EXPECT_EQ(code_of(limited.try_allocate(1_KiB, stream)), errc::out_of_memory);
   end.release();
   large.join();
 }
@@ -305,7 +306,7 @@ TEST_F(limiting_test, NobodyWaitsForARequestWhoseUserHasCalledAnotherRetryResour
       [&] { EXPECT_EQ(code_of(limited.try_allocate(1_MiB, stream)), errc::out_of_memory); }};
   begun.acquire();
   const auto asked = std::chrono::steady_clock::now();
-  EXPECT_EQ(code_of(limited.try_allocate(1_KiB, stream)), errc::limit_exceeded);
+  EXPECT_EQ(code_of(limited.try_allocate(1_KiB, stream)), errc::out_of_memory);
   EXPECT_LT(std::chrono::steady_clock::now() - asked, std::chrono::seconds{8})
       << "a request waits for others for 10 s at most, and for this one not at all";
   end.release();
@@ -323,7 +324,7 @@ TEST_F(limiting_test, ACallbackThatAsksForMemoryDoesNotWaitForItself) {
   limited = limiting_resource::create(retrying, 1_MiB).value();
   ledger.refuse({errc::out_of_memory});
   EXPECT_EQ(code_of(limited->try_allocate(1_MiB, stream)), errc::out_of_memory);
-  EXPECT_EQ(inner, errc::limit_exceeded);
+  EXPECT_EQ(inner, errc::out_of_memory);
 }
 
 }  // namespace

@@ -104,8 +104,9 @@ TEST_F(logging_test, errors_of_the_upstream_pass_through_whole) {
   ledger.refuse({errc::device_lost});
   const auto refused = logged.try_allocate(1_KiB, stream);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error(),
-            (error{.code = errc::device_lost, .requested = 1_KiB, .detail = "the ledger says so"}));
+  EXPECT_EQ(
+      refused.error(),
+      (error{{.code = errc::device_lost, .requested = 1_KiB, .detail = "the ledger says so"}}));
   void* const p = logged.try_allocate(1_KiB, stream).value();
   ledger.refuse_free({errc::capture_forbidden});
   EXPECT_EQ(code_of(logged.try_deallocate(p, 1_KiB, stream)), errc::capture_forbidden);
@@ -118,7 +119,7 @@ TEST_F(logging_test, a_sink_that_fails_harms_only_the_log) {
   auto logged = logging_resource::create(ledger, [&](std::string_view) -> result<void> {
                   switch (++calls) {
                     case 2:
-                      return error{.code = errc::system, .detail = "no"};
+                      return error{{.code = errc::system, .detail = "no"}};
                     case 3:
                       throw std::runtime_error{"worse"};
                     default:
@@ -132,8 +133,8 @@ TEST_F(logging_test, a_sink_that_fails_harms_only_the_log) {
   EXPECT_EQ(calls, 5) << "the log goes on after an error";
   EXPECT_EQ(logged.lost_rows(), 2U);
   ASSERT_FALSE(logged.log_state());
-  EXPECT_EQ(logged.log_state().error().detail, "no") << "the first reason is kept";
-  logged.reset_stats();
+  EXPECT_EQ(logged.log_state().error().detail(), "no") << "the first reason is kept";
+  logged.reset_counters();
   EXPECT_EQ(logged.lost_rows(), 0U);
   EXPECT_TRUE(logged.log_state());
 }
@@ -142,11 +143,11 @@ TEST_F(logging_test, whatever_a_sink_throws_harms_only_the_log) {
   auto logged =
       logging_resource::create(ledger, [](std::string_view) -> result<void> { throw 7; }).value();
   EXPECT_EQ(logged.lost_rows(), 1U) << "the header";
-  EXPECT_EQ(logged.log_state().error(), error{.code = errc::system});
+  EXPECT_EQ(logged.log_state().error(), error{{.code = errc::system}});
   auto other = logging_resource::create(ledger, [](std::string_view) -> result<void> {
                  throw std::runtime_error{"no room"};
                }).value();
-  EXPECT_EQ(other.log_state().error(), (error{.code = errc::system, .detail = "no room"}));
+  EXPECT_EQ(other.log_state().error(), (error{{.code = errc::system, .detail = "no room"}}));
 }
 
 /// Lets no file of this process grow beyond a size while it lives.
@@ -182,7 +183,7 @@ TEST_F(logging_test, half_a_row_is_ended_before_the_next) {
   }
   EXPECT_EQ(logged.lost_rows(), 2U);
   ASSERT_FALSE(logged.log_state());
-  EXPECT_EQ(logged.log_state().error().detail,
+  EXPECT_EQ(logged.log_state().error().detail(),
             path.string() + ": " + std::generic_category().message(EFBIG));
   for (int i = 0; i < 2; ++i) p = logged.try_allocate(2_KiB, stream).value();
   std::ifstream file{path};
@@ -245,7 +246,7 @@ TEST_F(logging_test, a_full_disk_is_the_state_of_the_log) {
 TEST_F(logging_test, a_file_that_cannot_be_made_is_told_at_once) {
   const auto refused = logging_resource::create(ledger, "/no/such/folder/log.csv");
   ASSERT_EQ(code_of(refused), errc::system);
-  EXPECT_THAT(refused.error().detail, ::testing::HasSubstr("/no/such/folder/log.csv"));
+  EXPECT_THAT(refused.error().detail(), ::testing::HasSubstr("/no/such/folder/log.csv"));
   EXPECT_EQ(code_of(logging_resource::create(ledger, csv_sink{})), errc::invalid_argument);
 }
 

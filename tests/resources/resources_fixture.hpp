@@ -45,9 +45,9 @@ class ledger_resource {
     if (!state_->refusals.empty()) {
       const errc code = state_->refusals.front();
       state_->refusals.pop_front();
-      return error{.code = code, .requested = size, .detail = "the ledger says so"};
+      return error{{.code = code, .requested = size, .detail = "the ledger says so"}};
     }
-    if (alignment > resource_alignment) return errc::bad_alignment;
+    if (alignment > default_alignment) return errc::bad_alignment;
     if (size == bytes{}) return nullptr;
     // Odd multiples of 256, so that nothing is aligned to more by accident.
     state_->next = (state_->next + size.count() + 511) / 512 * 512;

@@ -72,11 +72,13 @@ TEST_F(statistics_test, a_reset_leaves_only_what_is_live) {
   void* const p = counted.try_allocate(100_B, stream).value();
   void* const q = counted.try_allocate(50_B, stream).value();
   EXPECT_TRUE(counted.try_deallocate(q, 50_B, stream));
-  counted.reset_stats();
+  counted.reset_counters();
+  counted.reset_peaks();
   EXPECT_EQ(counted.stats(), (resource_stats{size(100, 100, 0), count(1, 1, 0)}));
   counted.push();
   EXPECT_TRUE(counted.try_deallocate(p, 100_B, stream));
-  counted.reset_stats();
+  counted.reset_counters();
+  counted.reset_peaks();
   EXPECT_EQ(counted.stats(), (resource_stats{size(-100, 0, 0), count(-1, 0, 0)}));
   EXPECT_TRUE(counted.pop());
   EXPECT_EQ(counted.stats(), (resource_stats{size(0, 100, 0), count(0, 1, 0)}));

@@ -91,8 +91,8 @@ TEST_F(budget_test, floors_may_not_pass_the_card_and_the_error_says_who_has_what
   ASSERT_TRUE(trainer->serve());
   const auto refused = budget_member::join(second, options("server", 1_GiB + 2_MiB, 2_GiB));
   ASSERT_EQ(code_of(refused), errc::limit_exceeded);
-  EXPECT_EQ(refused.error().requested, 1_GiB + 2_MiB);
-  EXPECT_EQ(refused.error().detail,
+  EXPECT_EQ(refused.error().requested(), 1_GiB + 2_MiB);
+  EXPECT_EQ(refused.error().detail(),
             "the floors of others leave 1 GiB of the card's 2 GiB: trainer (process " +
                 std::to_string(::getpid()) + ", floor 1 GiB, priority 3) holds 64 MiB");
   EXPECT_EQ(rows().size(), 1u);
@@ -110,7 +110,7 @@ TEST_F(budget_test, all_places_can_be_taken) {
   EXPECT_EQ(rows().size(), budget::most_members);
   const auto refused = budget_member::join(memory, options("more", 0_B, 1_GiB));
   ASSERT_EQ(code_of(refused), errc::limit_exceeded);
-  EXPECT_THAT(refused.error().detail, HasSubstr("all 64 places are taken: many (process "));
+  EXPECT_THAT(refused.error().detail(), HasSubstr("all 64 places are taken: many (process "));
   members[10].reset();
   members[10] = join(memory, options("more", 0_B, 1_GiB));
   EXPECT_EQ(rows()[10].name, "more");
@@ -246,7 +246,7 @@ TEST_F(budget_test, nobody_gives_below_the_floor) {
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
   EXPECT_EQ(others.stats().reserved.current, 1280_MiB);
   EXPECT_THAT(
-      refused.error().detail,
+      refused.error().detail(),
       HasSubstr("Others than this allocator hold 1.31 GiB of the device's 2 GiB: have them "
                 "release 64 MiB. Of these: other (process " +
                 std::to_string(::getpid()) + ", floor 1.25 GiB, priority 0) holds 1.25 GiB."));
@@ -365,7 +365,7 @@ TEST_F(budget_test, memory_that_comes_back_is_given_way_to_as_a_request_is) {
   ASSERT_TRUE(comes([&] { return row("other").held == usable; }));
   const auto refused = mine.resume(stash);
   ASSERT_EQ(code_of(refused), errc::out_of_memory) << "it is above the floor";
-  EXPECT_THAT(refused.error().detail, HasSubstr("Of these: other (process "));
+  EXPECT_THAT(refused.error().detail(), HasSubstr("Of these: other (process "));
   EXPECT_EQ(row("other").given, 512_MiB);
   mine.deallocate(stashed, on);
 }
@@ -394,7 +394,7 @@ TEST_F(budget_test, a_request_above_the_ceiling_asks_nobody) {
   ASSERT_TRUE(comes([&] { return row("other").held == 1_GiB; }));
   const auto refused = mine.try_allocate(512_MiB, on);
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_THAT(refused.error().detail,
+  EXPECT_THAT(refused.error().detail(),
               HasSubstr("The ceiling of the allocator's budget share, 256 MiB, is in the way"));
   EXPECT_EQ(row("other").given, 0_B);
 }
@@ -601,7 +601,7 @@ TEST_F(budget_test, a_user_who_sets_the_limit_keeps_it) {
 TEST_F(budget_test, the_smaller_of_a_users_limit_and_the_ceiling_counts) {
   auto memory = make({.limit = 700_MiB});
   listener told;
-  const auto registration = memory.add_observer(told);
+  const auto registration = memory.add_observer(told).value();
   static_cast<void>(told.take());
   const auto limits_told = [&] {
     std::vector<bytes> all;
@@ -619,7 +619,7 @@ TEST_F(budget_test, the_smaller_of_a_users_limit_and_the_ceiling_counts) {
   EXPECT_EQ(memory.limit(), 1_GiB);
   const auto refused = memory.try_allocate(1_GiB + 512_MiB, on);
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_THAT(refused.error().detail,
+  EXPECT_THAT(refused.error().detail(),
               HasSubstr("The ceiling of the allocator's budget share, 1 GiB"));
   ASSERT_TRUE(memory.set_limit_fraction(1.0));
   EXPECT_EQ(memory.limit(), 1_GiB);
@@ -627,7 +627,7 @@ TEST_F(budget_test, the_smaller_of_a_users_limit_and_the_ceiling_counts) {
   EXPECT_EQ(memory.limit(), 512_MiB);
   ASSERT_TRUE(memory.set_limit(256_MiB));
   EXPECT_EQ(memory.limit(), 256_MiB);
-  EXPECT_THAT(memory.try_allocate(512_MiB, on).error().detail,
+  EXPECT_THAT(memory.try_allocate(512_MiB, on).error().detail(),
               HasSubstr("The allocator's limit of 256 MiB is in the way"));
   ASSERT_TRUE(member->set_share({0_B, 128_MiB, 0}));
   EXPECT_EQ(memory.limit(), 128_MiB);
@@ -699,8 +699,8 @@ TEST_F(budget_test, trouble_with_the_page_is_reported_once_and_memory_goes_on) {
   std::this_thread::sleep_for(30ms);
   for (error& each : heard.take()) told.push_back(std::move(each));
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told.front().code, errc::invalid_argument);
-  EXPECT_EQ(told.front().detail, page_path() + ": not a budget file");
+  EXPECT_EQ(told.front().code(), errc::invalid_argument);
+  EXPECT_EQ(told.front().detail(), page_path() + ": not a budget file");
   void* const block = memory.allocate(64_MiB, on);
   memory.deallocate(block, on);
   EXPECT_EQ(code_of(memory.try_allocate(3_GiB, on)), errc::out_of_memory);
@@ -746,7 +746,7 @@ TEST(budget_text, is_read_as_it_is_documented) {
   const auto why = [](std::string_view text) {
     const auto read = parse_budget(text);
     EXPECT_EQ(code_of(read), errc::bad_option) << text;
-    return read ? "" : read.error().detail;
+    return read ? "" : read.error().detail();
   };
   EXPECT_EQ(why("floor"), "budget: \"floor\": expected name=value");
   EXPECT_EQ(why("floor=lots"), "budget: floor cannot be \"lots\"");
@@ -787,7 +787,7 @@ TEST_F(budget_test, an_allocator_joins_because_the_environment_says_so) {
     const auto memory = make();  // which works all the same
     const auto told = heard.take();
     ASSERT_EQ(told.size(), 1u);
-    EXPECT_EQ(told.front().detail, "WEIR_BUDGET: budget: floor cannot be \"many\"");
+    EXPECT_EQ(told.front().detail(), "WEIR_BUDGET: budget: floor cannot be \"many\"");
   }
   ASSERT_EQ(::setenv("WEIR_BUDGET", "off", 1), 0);
   { const auto memory = make(); }

@@ -55,12 +55,12 @@ class budget_page_test : public budget_test {
     ASSERT_TRUE(listing);
     EXPECT_EQ(listing->cards.size(), 0u);
     ASSERT_EQ(listing->refused.size(), 1u);
-    EXPECT_EQ(listing->refused.front().code, code);
-    EXPECT_EQ(listing->refused.front().detail, expected);
+    EXPECT_EQ(listing->refused.front().code(), code);
+    EXPECT_EQ(listing->refused.front().detail(), expected);
     auto memory = make();
     const auto joined = budget_member::join(memory, options("late", 0_B, 1_GiB));
     ASSERT_EQ(code_of(joined), code);
-    EXPECT_EQ(joined.error().detail, expected);
+    EXPECT_EQ(joined.error().detail(), expected);
     EXPECT_EQ(code_of(clear_budgets(pages.path())), code);
     EXPECT_EQ(code_of(change_budget(card(), ::getpid(), 1000, {}, pages.path())), code);
   }
@@ -202,7 +202,7 @@ TEST_F(budget_page_test, folders_that_others_could_use_are_refused) {
     EXPECT_EQ(code_of(listing), errc::not_permitted);
     EXPECT_EQ(code_of(joined), errc::not_permitted);
     EXPECT_EQ(code_of(clear_budgets(pages.path())), errc::not_permitted);
-    return listing ? "" : listing.error().detail;
+    return listing ? "" : listing.error().detail();
   };
   ASSERT_EQ(::chmod(pages.path().c_str(), 0750), 0);
   EXPECT_EQ(
@@ -293,7 +293,7 @@ TEST_F(budget_page_test, a_page_of_a_card_of_another_size_is_begun_anew_if_nobod
   auto memory = make();
   const auto refused = budget_member::join(memory, options("x", 0_B, 1_GiB));
   ASSERT_EQ(code_of(refused), errc::invalid_argument);
-  EXPECT_EQ(refused.error().detail,
+  EXPECT_EQ(refused.error().detail(),
             page_path() + ": its members use a card of 4 GiB, not of 2 GiB");
   other.places[3].start += 1;
   put(other);
@@ -307,8 +307,8 @@ TEST_F(budget_page_test, a_lock_that_is_never_let_go_is_not_waited_for_for_ever)
   ASSERT_EQ(::flock(file, LOCK_EX), 0);
   const auto listing = read_budgets(pages.path()).value();
   ASSERT_EQ(listing.refused.size(), 1u);
-  EXPECT_EQ(listing.refused.front().code, errc::not_ready);
-  EXPECT_EQ(listing.refused.front().detail, page_path() + ": is locked by another process");
+  EXPECT_EQ(listing.refused.front().code(), errc::not_ready);
+  EXPECT_EQ(listing.refused.front().detail(), page_path() + ": is locked by another process");
   ::close(file);
   EXPECT_EQ(rows().size(), 1u);
 }

@@ -1055,7 +1055,7 @@ TEST_P(spoken_on_a_link, are_the_handles_of_a_part) {
        }) {
     const auto refused = link->offer(large, each);
     EXPECT_EQ(reason_of(refused), outside);
-    EXPECT_EQ(refused.error().requested, each.size);
+    EXPECT_EQ(refused.error().requested(), each.size);
   }
   EXPECT_EQ(code_of(link->offer(shared_memory{})), errc::invalid_argument);
   EXPECT_TRUE(hears_nothing());

@@ -12,8 +12,8 @@ namespace weir::testing_support { namespace {
 
 using driver::call;
 using ::testing::ElementsAre;
-using ::testing::Field;
 using ::testing::IsEmpty;
+using ::testing::Property;
 
 class link_faults : public ::testing::Test {
  protected:
@@ -82,7 +82,7 @@ TEST_F(link_faults, leave_nothing_behind_whichever_call_fails) {
     EXPECT_EQ(here().outstanding(), 0u);
     if (const auto untold = reported.take(); !untold.empty()) {  // a release that did not happen
       EXPECT_TRUE(outcome);
-      EXPECT_THAT(untold, ElementsAre(Field(&error::code, errc::out_of_memory)));
+      EXPECT_THAT(untold, ElementsAre(Property(&error::code, errc::out_of_memory)));
       used_before = used();
       open_before = open_descriptors();
     }
@@ -100,8 +100,8 @@ TEST_F(link_faults, of_an_unmapping_are_returned_and_end_the_import_all_the_same
     machine->fail(failing, 1, CUDA_ERROR_ILLEGAL_STATE);
     const auto closed = taken.close();
     ASSERT_FALSE(closed);
-    EXPECT_EQ(closed.error().native, CUDA_ERROR_ILLEGAL_STATE);
-    EXPECT_EQ(closed.error().call, driver::info(failing).symbol);
+    EXPECT_EQ(closed.error().native(), CUDA_ERROR_ILLEGAL_STATE);
+    EXPECT_EQ(closed.error().call(), driver::info(failing).symbol);
     EXPECT_EQ(machine->calls(call::mem_unmap), unmapped + 2) << "each piece is tried";
     EXPECT_EQ(taken.mapped_at(), 0u);
     EXPECT_EQ(here().outstanding(), 0u);
@@ -118,7 +118,7 @@ TEST_F(link_faults, name_the_call_that_failed) {
     machine->fail(failing, 1, CUDA_ERROR_ILLEGAL_STATE);
     const auto outcome = act();
     machine->clear_faults();
-    return outcome ? std::string_view{} : outcome.error().call;
+    return outcome ? std::string_view{} : outcome.error().call();
   };
   for (const call failing : {call::mem_get_address_range, call::ipc_get_mem_handle}) {
     EXPECT_EQ(failed_call(failing, [&] { return here().offer_legacy(gpu(), plain); }),
@@ -172,20 +172,20 @@ TEST_F(link_faults, of_legacy_memory_close_it_again) {
 
     const auto refused = open(CUDA_ERROR_ILLEGAL_STATE, plain);
     ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().call, driver::info(call::ipc_open_mem_handle).symbol);
+    EXPECT_EQ(refused.error().call(), driver::info(call::ipc_open_mem_handle).symbol);
     EXPECT_EQ(own_handles::closed, addresses{}) << "there is nothing to close";
 
     const auto unmeasured = open(CUDA_SUCCESS, plain, call::mem_get_address_range);
     ASSERT_FALSE(unmeasured);
-    EXPECT_EQ(unmeasured.error().call, driver::info(call::mem_get_address_range).symbol);
-    EXPECT_EQ(unmeasured.error().native, CUDA_ERROR_ILLEGAL_STATE);
+    EXPECT_EQ(unmeasured.error().call(), driver::info(call::mem_get_address_range).symbol);
+    EXPECT_EQ(unmeasured.error().native(), CUDA_ERROR_ILLEGAL_STATE);
     EXPECT_EQ(own_handles::closed, addresses{plain});
 
     const auto larger = open(CUDA_SUCCESS, other);
     ASSERT_FALSE(larger);
-    EXPECT_EQ(larger.error(), (error{.code = errc::invalid_argument,
-                                     .requested = 2_MiB,
-                                     .detail = "the memory has 4 MiB"}));
+    EXPECT_EQ(larger.error(), (error{{.code = errc::invalid_argument,
+                                      .requested = 2_MiB,
+                                      .detail = "the memory has 4 MiB"}}));
     EXPECT_EQ(own_handles::closed, (addresses{plain, other}));
 
     const auto good = open(CUDA_SUCCESS, plain);
@@ -216,7 +216,7 @@ TEST_F(link_faults, of_several_unmappings_are_told_by_the_first) {
   machine->fail(call::mem_unmap, 2, CUDA_ERROR_INVALID_VALUE);
   const auto closed = taken.close();
   ASSERT_FALSE(closed);
-  EXPECT_EQ(closed.error().native, CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(closed.error().native(), CUDA_ERROR_ILLEGAL_STATE);
   machine->clear_faults();
 }
 
@@ -229,7 +229,7 @@ TEST_F(link_faults, of_a_lost_device_do_not_hide_that_another_may_be_at_work) {
   machine->fail(call::mem_free, 2, CUDA_ERROR_ILLEGAL_STATE);    // of the second
   const auto refused = taken.close();
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().native, CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(refused.error().native(), CUDA_ERROR_ILLEGAL_STATE);
   EXPECT_NE(taken.mapped_at(), 0u) << "it is open still";
   EXPECT_EQ(here().outstanding(), 1u);
   EXPECT_TRUE(taken.close());
@@ -244,12 +244,12 @@ TEST_F(link_faults, of_a_wait_leave_kept_mappings_for_the_next_one) {
   dropped = {};
   const auto told = reported.take();
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].native, CUDA_ERROR_ILLEGAL_STATE);
-  EXPECT_EQ(told[0].requested, 2_MiB) << "so much stays mapped";
+  EXPECT_EQ(told[0].native(), CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(told[0].requested(), 2_MiB) << "so much stays mapped";
   EXPECT_EQ(here().outstanding(), 2u);
   const auto closed = second.close();
   ASSERT_FALSE(closed);
-  EXPECT_EQ(closed.error().native, CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(closed.error().native(), CUDA_ERROR_ILLEGAL_STATE);
   EXPECT_NE(second.mapped_at(), 0u) << "its work may go on";
   EXPECT_EQ(here().outstanding(), 2u);
   EXPECT_TRUE(second.close());
@@ -281,8 +281,8 @@ TEST_F(link_faults, of_an_end_are_reported_though_an_earlier_wait_failed) {
   machine->clear_faults();
   const auto errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_EQ(errors[0].native, CUDA_ERROR_ILLEGAL_STATE);
-  EXPECT_EQ(errors[0].call, "cuMemUnmap");
+  EXPECT_EQ(errors[0].native(), CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(errors[0].call(), "cuMemUnmap");
   EXPECT_EQ(here().outstanding(), 0u);
 }
 
@@ -295,8 +295,8 @@ TEST_F(link_faults, of_a_wait_keep_the_exporters_memory_until_the_next_wait) {
   EXPECT_EQ(used(), before + 6_MiB);
   const auto told = reported.take();
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].native, CUDA_ERROR_ILLEGAL_STATE);
-  EXPECT_EQ(told[0].requested, 6_MiB);
+  EXPECT_EQ(told[0].native(), CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(told[0].requested(), 6_MiB);
   { const auto waits = shared_memory::create(gpu(), 2_MiB).value(); }
   EXPECT_EQ(used(), before);
 }
@@ -311,9 +311,9 @@ TEST_F(link_faults, of_a_lost_device_end_imports_with_an_error) {
   EXPECT_EQ(here().outstanding(), 1u);
   dropped = {};
   EXPECT_EQ(here().outstanding(), 0u);
-  EXPECT_THAT(reported.take(), ::testing::Contains(Field(&error::code, errc::device_lost)));
+  EXPECT_THAT(reported.take(), ::testing::Contains(Property(&error::code, errc::device_lost)));
   memory = {};
-  EXPECT_THAT(reported.take(), ::testing::Contains(Field(&error::code, errc::device_lost)));
+  EXPECT_THAT(reported.take(), ::testing::Contains(Property(&error::code, errc::device_lost)));
 }
 
 TEST_F(link_faults, are_answered_where_a_device_has_no_name) {
@@ -372,7 +372,7 @@ TEST_F(link_faults, of_a_lying_peer_free_what_was_imported) {
   };
   const auto refused = open_as(4_MiB + 1_B);
   EXPECT_EQ(reason_of(refused), "invalid_argument: the allocation has 4 MiB");
-  EXPECT_EQ(refused.error().requested, 4_MiB + 1_B);
+  EXPECT_EQ(refused.error().requested(), 4_MiB + 1_B);
   ASSERT_TRUE(stream.synchronize());
   for (const bytes size : {4_MiB, 1_MiB}) {
     auto opened = open_as(size);

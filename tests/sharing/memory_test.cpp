@@ -12,7 +12,7 @@ class shared_memory_test : public sharing_test {};
 WEIR_CONTRACT(shared_memory_test);
 
 using ::testing::ElementsAre;
-using ::testing::Field;
+using ::testing::Property;
 
 TEST_P(shared_memory_test, is_one_handle_or_many) {
   const auto whole = shared_memory::create(gpu(), 5_MiB).value();
@@ -383,14 +383,14 @@ TEST_P(shared_memory_test, of_an_allocator_stays_out_if_the_other_side_does_not_
     }
     memory = {};
     EXPECT_THAT(take_reports(),
-                ElementsAre(error{.code = errc::not_ready,
-                                  .requested = unit() - 1_KiB,
-                                  .detail = "a block stays allocated: another process may still "
-                                            "have it mapped"}));
+                ElementsAre(error{{.code = errc::not_ready,
+                                   .requested = unit() - 1_KiB,
+                                   .detail = "a block stays allocated: another process may still "
+                                             "have it mapped"}}));
     EXPECT_EQ(pool.stats().blocks.current, 1u);
   }
   EXPECT_TRUE(heap.close());
-  EXPECT_THAT(take_reports(), ElementsAre(Field(&error::code, errc::still_live)));
+  EXPECT_THAT(take_reports(), ElementsAre(Property(&error::code, errc::still_live)));
 }
 
 // --- The end of memory that is in use ------------------------------------------------------------

@@ -196,7 +196,7 @@ TEST_P(processes, check_the_size_of_legacy_memory) {
   const std::uint64_t before = closes();
   const auto refused = link.receive(20s).value().open_memory();
   EXPECT_EQ(reason_of(refused), "invalid_argument: the memory has " + to_string(unit()));
-  EXPECT_EQ(refused.error().requested, unit() * 2);
+  EXPECT_EQ(refused.error().requested(), unit() * 2);
   EXPECT_EQ(closes(), before + 1);
   auto taken = link.receive(20s).value().open_memory().value();  // the first is closed by now
   EXPECT_EQ(taken.size(), unit());

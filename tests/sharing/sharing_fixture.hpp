@@ -30,7 +30,7 @@ using namespace std::chrono_literals;
 /// "code: detail" of the error, "" where there was none.
 template <class Result>
 [[nodiscard]] std::string reason_of(const Result& outcome) {
-  return outcome ? "" : to_string(outcome.code()) + ": " + outcome.error().detail;
+  return outcome ? "" : to_string(outcome.code()) + ": " + outcome.error().detail();
 }
 /// The code as a number, 0 where there was none: for children.
 template <class Result>

@@ -51,7 +51,7 @@ class graph_fixture : public ::testing::Test {
   }
   CUresult try_work(CUstream on) {
     const auto queued = machine->launch(on, "work", {});
-    return queued ? CUDA_SUCCESS : static_cast<CUresult>(queued.error().native);
+    return queued ? CUDA_SUCCESS : static_cast<CUresult>(queued.error().native());
   }
   /// What `on` does from now on comes after what `other` has been given so far.
   void order(CUstream on, CUstream other) {

@@ -85,7 +85,7 @@ TEST(Options, SayWhatTheMachineIs) {
   settings.sim_mode = sim_progress::timed;
   settings.sim_lag = std::chrono::microseconds{7};
   settings.sim_hazards = false;
-  settings.heap_unannounced_ends = true;  // of no concern to a machine
+  settings.heap_allow_unreleased_streams = true;  // of no concern to a machine
   const machine_options made = machine_options::from(settings);
   ASSERT_EQ(3U, made.devices.size());
   EXPECT_EQ(settings.sim_capacity, made.devices[2].capacity);
@@ -94,7 +94,7 @@ TEST(Options, SayWhatTheMachineIs) {
   EXPECT_EQ(std::chrono::microseconds{7}, made.lag);
   EXPECT_FALSE(made.check_hazards);
   settings.sim_hazards = true;
-  settings.heap_unannounced_ends = false;
+  settings.heap_allow_unreleased_streams = false;
   EXPECT_TRUE(machine_options::from(settings).check_hazards);
   settings.sim_mode = sim_progress::manual;
   EXPECT_EQ(progress::manual, machine_options::from(settings).mode);

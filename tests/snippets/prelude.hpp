@@ -28,7 +28,7 @@ extern weir::stream other;
 extern ::CUstream_st* cuda_stream;  // a cudaStream_t
 extern weir::caching_allocator memory;
 extern weir::share_channel channel;
-extern std::shared_ptr<weir::segment_source> registered;
+extern std::shared_ptr<weir::memory_source> registered;
 
 // Data on both sides.
 extern std::vector<float> host;

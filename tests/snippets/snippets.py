@@ -12,6 +12,9 @@ own. A second word after the language exempts a block:
     ```cpp example      a copy of one of the programs in examples/, which tests/tools/test_documents.py compares
     ```cpp no-compile   a fragment that cannot compile, such as a declaration with parts left out
 
+With --library, every example of C++ that uses streams also runs, on a simulated machine: a race or another hazard
+fails it. running.hpp defines for this what prelude.hpp declares; launch() is a kernel that writes all memory it is given.
+
 All examples are one source as long as nothing is wrong; then those that the compiler complains about are compiled
 alone, so that an example is blamed for its own mistakes only.
 """
@@ -31,6 +34,10 @@ EXEMPT = ("example", "no-compile")
 # Headers that need those of another project, and how an include names one of them.
 NEEDS = {"include/weir/resource/cuda_mr.hpp": "cuda/memory_resource"}
 
+# What is not run, and a word in it: two processes take part, or CCCL.
+NOT_RUN = (("docs/sharing.md", "link"), ("docs/pools.md", "import_descriptor"),
+           ("include/weir/resource/cuda_mr.hpp", "cuda_resource"))
+
 
 @dataclass(frozen=True)
 class Example:
@@ -49,6 +56,11 @@ class Example:
 
     def __str__(self):
         return f"{self.path}:{self.line}"
+
+    def runs(self):
+        """Whether it is run: it uses streams, and needs no second process."""
+        return self.language == "cpp" and "stream" in self.code and not any(
+            self.path == path and word in self.code for path, word in NOT_RUN)
 
 
 class Malformed(Exception):
@@ -117,6 +129,15 @@ def find_examples(root):
 # --- Compiling ------------------------------------------------------------------------------------
 
 
+def running(examples):
+    """A program that runs the example whose number it is given."""
+    text = wrap(examples).replace('#include "prelude.hpp"', '#include "running.hpp"')
+    text = text.replace("weir::runtime::open()", "snippets::open()")
+    cases = "\n".join(f"  if (number == {index}) snippets::example_{index}();" for index in range(len(examples)))
+    return (f"{text}\nint main(int, char** arguments) {{\n  const int number = std::atoi(arguments[1]);\n{cases}\n"
+            "  return snippets::finish();\n}\n")
+
+
 def wrap(examples):
     """One source of all these examples; the compiler sees each where it stands."""
     includes, parts = [], []
@@ -159,6 +180,18 @@ class Compiler:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=self.root, check=False)
         return "" if done.returncode == 0 else done.stderr
 
+    def build(self, examples, library):
+        """The program that runs them. Without optimisation: compiling it is most of the cost."""
+        source, program = self.scratch / "running.cpp", self.scratch / "running"
+        source.write_text(running(examples))
+        flags = [flag for flag in self.flags if flag not in ("-fsyntax-only", "-Werror")]
+        command = [*self.commands["cpp"], *flags, "-O0", "-w", str(source), str(library), "-ldl", "-pthread", "-o",
+                   str(program)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=self.root, check=False)
+        if done.returncode != 0:
+            raise Malformed(f"the examples do not run, because their program does not build:\n{done.stderr}")
+        return program
+
     def can_include(self, header):
         source = self.scratch / "probe.cpp"
         source.write_text(f"#if !__has_include(<{header}>)\n#error absent\n#endif\n")
@@ -192,6 +225,20 @@ def compile_together(compiler, examples, name):
     return failed or [(examples[0], f"the examples do not compile together:\n{output}")]
 
 
+def run(compiler, examples, library):
+    """(example, what went wrong) for those that end with an error or leave a hazard."""
+    program = compiler.build(examples, library)
+    folder = compiler.scratch / "folder"
+    folder.mkdir(exist_ok=True)
+    failed = []
+    for index, example in enumerate(examples):
+        done = subprocess.run([str(program), str(index)], capture_output=True, text=True, errors="replace", cwd=folder,
+                              check=False, timeout=60, env={**os.environ, "WEIR_PRINT_ERRORS": "on"})
+        if done.returncode != 0 or "weir: " in done.stderr:
+            failed.append((example, f"it ended with {done.returncode}\n{done.stderr}"))
+    return failed
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--root", type=Path, required=True)
@@ -199,6 +246,7 @@ def main():
     parser.add_argument("--cc", required=True)
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--prelude", type=Path, default=HERE, help="the folder of prelude.hpp and prelude.h")
+    parser.add_argument("--library", type=Path, help="libweir, to run the examples that use streams")
     parser.add_argument("--system-include", action="append", default=[])
     options = parser.parse_args()
     options.root = options.root.resolve()
@@ -224,6 +272,17 @@ def main():
     failed += compile_alone(compiler, programs)
     for example, output in failed:
         print(f"{example}: the example does not compile:\n{output}")
+    ran = [each for each in bodies if each.runs()]
+    if options.library and not failed:
+        try:
+            wrong = run(compiler, ran, options.library.resolve())
+        except Malformed as problem:
+            print(problem)
+            return 1
+        for example, output in wrong:
+            print(f"{example}: the example is wrong when it runs: {output}")
+        failed += wrong
+        print(f"{len(ran)} examples ran, {len(wrong)} of them wrong")
     print(f"{len(examples)} examples, {len(failed)} wrong")
     return 1 if failed else 0
 

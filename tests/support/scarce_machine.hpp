@@ -97,7 +97,8 @@ class scarce_machine : public ::testing::Test {
       for (const int each : {0, 1})
         EXPECT_EQ(machine->used(device_id{each}), before[static_cast<std::size_t>(each)]) << each;
       for (const error& each : reported_)
-        EXPECT_TRUE(failed && (each.code == errc::no_host_memory || each.code == errc::still_live))
+        EXPECT_TRUE(failed &&
+                    (each.code() == errc::no_host_memory || each.code() == errc::still_live))
             << each.message();
       reported_.clear();
       if (HasFailure()) return;

@@ -85,8 +85,8 @@ result<trace> trace_of(const recording& recorded) {
   trace_builder building;
   for (std::size_t i = 0; i < recorded.events.size(); ++i) {
     if (const char* const wrong = building.add(recorded.events[i])) {
-      return error{.code = errc::invalid_argument,
-                   .detail = "event " + std::to_string(i) + ": " + wrong};
+      return error{
+          {.code = errc::invalid_argument, .detail = "event " + std::to_string(i) + ": " + wrong}};
     }
   }
   trace read = std::move(building).finish();
@@ -104,7 +104,7 @@ result<trace> read_trace(const std::string& name) {
   WEIR_TRY_VALUE(recorded,
                  weir::read_trace(std::string{WEIR_TRACES_FOLDER} + "/" + name + ".weirtrace"));
   if (recorded.damage)
-    return error{.code = errc::invalid_argument, .detail = to_string(*recorded.damage)};
+    return error{{.code = errc::invalid_argument, .detail = to_string(*recorded.damage)}};
   return trace_of(recorded);
 }
 

@@ -204,11 +204,11 @@ TEST(warn_if_damaged, says_what_is_missing) {
 
 TEST(print_error, prefers_the_detail) {
   other_stderr pipe{other_stderr::kind::pipe};
-  print_error("plan", error{.code = errc::bad_option, .detail = "this is wrong"});
-  print_error("diff", error{.code = errc::no_device});
+  print_error("plan", error{{.code = errc::bad_option, .detail = "this is wrong"}});
+  print_error("diff", error{{.code = errc::no_device}});
   pipe.end();
   EXPECT_EQ(pipe.read(), "weir plan: this is wrong\nweir diff: " +
-                             error{.code = errc::no_device}.message() + "\n");
+                             error{{.code = errc::no_device}}.message() + "\n");
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ TEST(words, one_of_several_words_is_accepted) {
 TEST(words, sizes_need_a_unit) {
   const auto refusal = [](const std::string& text, bool zero = false) {
     const auto size = size_argument("--card", text, zero);
-    return size ? to_string(*size) : size.error().detail;
+    return size ? to_string(*size) : size.error().detail();
   };
   EXPECT_EQ(refusal("12GiB"), "12 GiB");
   EXPECT_EQ(refusal("12 GB"), "11.18 GiB");

@@ -406,10 +406,10 @@ TEST_F(file_writer_test, stays_failed) {
   const trace_event wrong{.kind = trace_kind{}};
   const auto refused = file.write_events({&wrong, 1}, {});
   EXPECT_EQ(refused.code(), errc::invalid_argument);
-  EXPECT_EQ(refused.error().detail, "event 0: unknown kind of event");
-  EXPECT_EQ(file.write_events(events_, {}).error().detail, refused.error().detail);
-  EXPECT_EQ(file.write_names().error().detail, refused.error().detail);
-  EXPECT_EQ(file.finish().error().detail, refused.error().detail);
+  EXPECT_EQ(refused.error().detail(), "event 0: unknown kind of event");
+  EXPECT_EQ(file.write_events(events_, {}).error().detail(), refused.error().detail());
+  EXPECT_EQ(file.write_names().error().detail(), refused.error().detail());
+  EXPECT_EQ(file.finish().error().detail(), refused.error().detail());
   EXPECT_FALSE(std::filesystem::exists(folder_.path("a")));
 }
 
@@ -430,7 +430,7 @@ TEST_F(file_writer_test, refuses_names_that_are_larger_than_a_frame) {
   file.names().text(trace::name_kind::program, std::string(longest + 1, 'x'));
   const auto refused = file.write_names();
   EXPECT_EQ(refused.code(), errc::size_overflow);
-  EXPECT_EQ(refused.error().detail, part_ + ": the names are too many");
+  EXPECT_EQ(refused.error().detail(), part_ + ": the names are too many");
 
   auto many = writer();
   for (std::uint32_t i = 0; i < trace::most_records; ++i)
@@ -444,13 +444,13 @@ TEST_F(file_writer_test, refuses_names_that_are_larger_than_a_frame) {
 TEST_F(file_writer_test, says_what_cannot_be_done) {
   const auto refused = trace::file_writer::create(folder_.path("no/such"), nullptr, 0);
   EXPECT_EQ(refused.code(), errc::system);
-  EXPECT_EQ(refused.error().detail, folder_.path("no/such.") + std::to_string(getpid()) +
-                                        ".part: No such file or directory");
+  EXPECT_EQ(refused.error().detail(), folder_.path("no/such.") + std::to_string(getpid()) +
+                                          ".part: No such file or directory");
   auto file = writer();
   ASSERT_TRUE(std::filesystem::create_directory(folder_.path("a")));
   const auto finished = file.finish();
   EXPECT_EQ(finished.code(), errc::system);
-  EXPECT_EQ(finished.error().detail, part_ + ": could not be renamed: Is a directory");
+  EXPECT_EQ(finished.error().detail(), part_ + ": could not be renamed: Is a directory");
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST_F(live_page_tests, of_all_processes_are_those_that_run) {
     live_listing found = read_all_live_pages();
     std::erase_if(found.views, [](const live_view& each) { return each.process != ::getpid(); });
     std::erase_if(found.refused, [](const error& each) {
-      return each.detail.find(live::name_of(::getpid())) == std::string::npos;
+      return each.detail().find(live::name_of(::getpid())) == std::string::npos;
     });
     return found;
   };
@@ -96,7 +96,7 @@ TEST_F(live_page_tests, of_all_processes_are_those_that_run) {
   }
   EXPECT_EQ(own().views.size(), 1u);
   for (const error& each : read_all_live_pages().refused)
-    EXPECT_NE(each.code, errc::not_found) << "who is gone has no page to complain of";
+    EXPECT_NE(each.code(), errc::not_found) << "who is gone has no page to complain of";
 
   const std::string garbled = live::path_of(::getpid(), 1000);
   const int file = ::open(garbled.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
@@ -108,7 +108,7 @@ TEST_F(live_page_tests, of_all_processes_are_those_that_run) {
   found = own();
   EXPECT_EQ(found.views.size(), 1u);
   ASSERT_EQ(found.refused.size(), 1u);
-  EXPECT_EQ(found.refused.front().detail, garbled + ": not a live page (bad header); skipped");
+  EXPECT_EQ(found.refused.front().detail(), garbled + ": not a live page (bad header); skipped");
   EXPECT_THAT(to_string(found), HasSubstr("\nrefused invalid_argument: "));
   const std::string pipe = live::path_of(::getpid(), 1001);
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
@@ -427,8 +427,8 @@ TEST_F(live_page_tests, need_shared_memory_and_say_so) {
   full.reset();
   ASSERT_FALSE(page);
   EXPECT_EQ(page.code(), errc::system);
-  EXPECT_THAT(page.error().detail, StartsWith(live::folder() + live::name_of(::getpid())));
-  EXPECT_THAT(page.error().detail, EndsWith(": File too large"));
+  EXPECT_THAT(page.error().detail(), StartsWith(live::folder() + live::name_of(::getpid())));
+  EXPECT_THAT(page.error().detail(), EndsWith(": File too large"));
   EXPECT_EQ(read_live_pages(::getpid()).code(), errc::not_found) << "nothing is left behind";
 }
 
@@ -504,7 +504,7 @@ TEST_F(live_page_tests, go_with_their_object_and_keep_no_allocator) {
   EXPECT_FALSE(std::filesystem::exists(path));
   const auto closed = read_live_pages(::getpid());
   ASSERT_FALSE(closed);
-  EXPECT_EQ(errc::not_found, closed.error().code);
+  EXPECT_EQ(errc::not_found, closed.error().code());
 }
 
 TEST_F(live_page_tests, go_with_their_allocator_where_that_goes_first) {
@@ -581,8 +581,8 @@ TEST_F(live_page_tests, refuse_a_period_that_would_disturb) {
   auto memory = caching_allocator::create(gpu_).value();
   const auto refused = live_page::publish(memory, {.period = std::chrono::milliseconds{9}});
   ASSERT_FALSE(refused);
-  EXPECT_EQ(errc::invalid_argument, refused.error().code);
-  EXPECT_EQ("the live page's period is too short", refused.error().detail);
+  EXPECT_EQ(errc::invalid_argument, refused.error().code());
+  EXPECT_EQ("the live page's period is too short", refused.error().detail());
   EXPECT_TRUE(live_page::publish(memory, {.period = std::chrono::milliseconds{10}}));
 }
 
@@ -626,7 +626,7 @@ class strange_page_tests : public ::testing::Test {
   /// The updates of all pages, or why there are none.
   std::string read() {
     const auto views = read_live_pages(process_);
-    if (!views) return to_string(views.error().code) + ": " + views.error().detail;
+    if (!views) return to_string(views.error().code()) + ": " + views.error().detail();
     std::string text;
     for (const live_view& each : *views) text += std::to_string(each.updates) + " ";
     return text;

@@ -35,7 +35,7 @@ TEST(live_refusals, name_the_file_that_says_what_cannot_be) {
   ::unlink(path.c_str());
   ASSERT_FALSE(read);
   EXPECT_EQ(read.code(), errc::invalid_argument);
-  EXPECT_EQ(read.error().detail, path + ": not a live page (bad header); skipped");
+  EXPECT_EQ(read.error().detail(), path + ": not a live page (bad header); skipped");
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ class recorder_test : public ::testing::Test {
  protected:
   std::string path() const { return folder_.path("run.weirtrace"); }
   recording stop_and_read(weir::recorder& recorder) {
-    EXPECT_TRUE(recorder.stop());
+    EXPECT_TRUE(recorder.close());
     auto read = read_trace(path()).value();
     EXPECT_FALSE(read.damage) << read.damage->reason;
     return read;
@@ -114,7 +114,7 @@ TEST_F(recorder_test, writes_what_an_allocator_did) {
       weir::recorder::start(
           path(), {.program = "test", .device = "sim", .device_capacity = gpu_.total_memory()})
           .value();
-  auto observation = memory.add_observer(*recorder);
+  auto observation = memory.add_observer(*recorder).value();
   memory.deallocate(before, stream);
   ASSERT_TRUE(memory.set_limit(64_GiB));
   ASSERT_TRUE(memory.set_limit(weights, 32_GiB));
@@ -130,7 +130,7 @@ TEST_F(recorder_test, writes_what_an_allocator_did) {
   void* const q = pool.allocate(bytes{5000}, other);
   ASSERT_TRUE(memory.empty_cache());
   EXPECT_FALSE(memory.try_allocate(gpu_.total_memory(), stream));
-  observation.end();
+  observation.close();
   memory.deallocate(q, other);  // not observed
 
   const auto read = stop_and_read(*recorder);
@@ -219,14 +219,14 @@ TEST_F(recorder_test, begins_with_what_an_allocator_holds) {
   void* const q = pool.allocate(bytes{5000}, stream);
   ASSERT_TRUE(memory.set_limit(64_GiB));
   auto recorder = weir::recorder::start(path(), {.stacks = true}).value();
-  auto observation = memory.add_observer(*recorder);
+  auto observation = memory.add_observer(*recorder).value();
   const held_memory before = held_by(memory);
   ASSERT_TRUE(recorder->flush());
   EXPECT_EQ(held_at_end(read_trace(part()).value()), before);
   memory.deallocate(small, stream);
   void* const more = memory.allocate(64_MiB, stream);
   const held_memory after = held_by(memory);
-  observation.end();
+  observation.close();
   const auto read = stop_and_read(*recorder);
   EXPECT_EQ(held_at_end(read), after);
   EXPECT_THAT(read.tags, ElementsAre("", "weights"));
@@ -256,7 +256,7 @@ TEST_F(recorder_test, keeps_blocks_that_live_where_blocks_from_before_were_freed
   std::vector<void*> old(count);
   for (void*& each : old) each = memory.allocate(4_MiB, stream);
   auto recorder = weir::recorder::start(path()).value();
-  auto observation = memory.add_observer(*recorder);
+  auto observation = memory.add_observer(*recorder).value();
   // One thread frees the old blocks; the other gets their memory at once.
   std::atomic<int> freed{0};
   std::atomic<int> taken{0};
@@ -278,7 +278,7 @@ TEST_F(recorder_test, keeps_blocks_that_live_where_blocks_from_before_were_freed
   freeing.join();
   taking.join();
   const held_memory truth = held_by(memory);
-  observation.end();
+  observation.close();
   const auto read = stop_and_read(*recorder);
   EXPECT_EQ(truth.blocks, std::uint64_t{count});
   EXPECT_EQ(held_at_end(read), truth);
@@ -422,7 +422,7 @@ TEST_F(recorder_test, stop_wakes_a_writer_that_sleeps) {
   auto recorder = weir::recorder::start(path(), {.flush_every = seldom}).value();
   recorder->on_event(block(memory_event_kind::allocate, 512));
   std::this_thread::sleep_for(a_moment);
-  EXPECT_TRUE(is_prompt([&] { EXPECT_TRUE(recorder->stop()); }));
+  EXPECT_TRUE(is_prompt([&] { EXPECT_TRUE(recorder->close()); }));
   EXPECT_EQ(read_trace(path()).value().events.size(), 1u);
   EXPECT_TRUE(recorder->flush()) << "which has nothing to wait for";
 }
@@ -474,7 +474,7 @@ TEST_F(recorder_test, of_another_may_be_called_by_turns) {
     second->on_event(block(memory_event_kind::allocate, 1024 * i));
   }
   EXPECT_EQ(first->stats().threads, 1u);
-  ASSERT_TRUE(second->stop());
+  ASSERT_TRUE(second->close());
   const auto kind = trace_kind::allocate;
   EXPECT_THAT(events_of(stop_and_read(*first)),
               ElementsAre(recorded_block(kind, 512), recorded_block(kind, 1024),
@@ -507,7 +507,7 @@ TEST_F(recorder_test, puts_remarks_between_the_events) {
 TEST_F(recorder_test, loses_nothing_when_threads_pass_blocks_around) {
   auto memory = caching_allocator::create(gpu_).value();
   auto recorder = weir::recorder::start(path(), {.ring_events = 64}).value();
-  auto observation = memory.add_observer(*recorder);
+  auto observation = memory.add_observer(*recorder).value();
   constexpr int threads = 4;
   constexpr int rounds = 3'000;
   std::vector<std::atomic<void*>> exchanged(8);
@@ -526,7 +526,7 @@ TEST_F(recorder_test, loses_nothing_when_threads_pass_blocks_around) {
   for (auto& each : running) each.join();
   for (auto& each : exchanged) memory.deallocate(each.load());
   const auto stats = memory.stats();
-  observation.end();
+  observation.close();
   // The reader itself refuses a block that is freed before it is allocated, or allocated twice.
   const auto read = stop_and_read(*recorder);
   EXPECT_EQ(count(read, trace_kind::allocate), static_cast<std::size_t>(threads) * rounds);
@@ -563,7 +563,7 @@ TEST_F(recorder_test, has_counted_all_drops_when_it_is_stopped) {
     while (!is_stopped) recorder->on_event(block(memory_event_kind::allocate, 512 * ++events));
   }};
   while (recorder->stats().dropped == 0) std::this_thread::yield();
-  EXPECT_TRUE(recorder->stop());
+  EXPECT_TRUE(recorder->close());
   is_stopped = true;
   busy.join();
   const auto read = read_trace(path()).value();
@@ -617,7 +617,7 @@ TEST_F(recorder_test, can_be_read_before_it_is_stopped) {
   EXPECT_EQ(stop_and_read(*recorder).events.size(), 1u);
   EXPECT_FALSE(std::filesystem::exists(part()));
   recorder->on_event(block(memory_event_kind::allocate, 1024));  // ignored
-  EXPECT_TRUE(recorder->stop());
+  EXPECT_TRUE(recorder->close());
   EXPECT_EQ(read_trace(path()).value().events.size(), 1u);
 }
 
@@ -650,8 +650,8 @@ TEST_F(recorder_test, is_silent_in_a_forked_child) {
     recorder->marker("child");
     const auto flushed = recorder->flush();
     const bool refused = !flushed && flushed.code() == errc::driver_gone &&
-                         flushed.error().detail == "the process was forked";
-    const bool stopped = recorder->stop().has_value();
+                         flushed.error().detail() == "the process was forked";
+    const bool stopped = recorder->close().has_value();
     recorder.reset();
     _exit(refused && stopped ? 0 : 1);
   }
@@ -668,14 +668,14 @@ TEST_F(recorder_test, says_so_when_the_disk_is_full) {
   reports reported;
   for (std::uint64_t i = 1; i <= 5000; ++i)  // no thread waits for a writer that has failed
     recorder->on_event(block(memory_event_kind::allocate, 512 * i));
-  const auto done = recorder->stop();
+  const auto done = recorder->close();
   small.reset();
   EXPECT_EQ(done.code(), errc::system);
-  EXPECT_EQ(done.error().detail, part() + ": could not be written: File too large");
-  EXPECT_EQ(recorder->flush().error().detail, done.error().detail);
+  EXPECT_EQ(done.error().detail(), part() + ": could not be written: File too large");
+  EXPECT_EQ(recorder->flush().error().detail(), done.error().detail());
   const auto errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_EQ(errors[0].detail, done.error().detail);
+  EXPECT_EQ(errors[0].detail(), done.error().detail());
   EXPECT_EQ(read_bytes(path()), "precious");
   // What was written before can be read.
   EXPECT_LE(std::filesystem::file_size(part()), 2000u);
@@ -715,7 +715,7 @@ TEST_F(recorder_test, takes_nothing_more_once_it_has_failed) {
     EXPECT_EQ(recorder->flush().code(), errc::system);
   }
   set_error_handler(nullptr);
-  EXPECT_EQ(recorder->stop().code(), errc::system);
+  EXPECT_EQ(recorder->close().code(), errc::system);
   EXPECT_EQ(handler.calls, 1);
   EXPECT_EQ(recorder->stats().dropped, 0u) << "which only what is recorded can be";
   EXPECT_EQ(recorder->stats().written, 0u);
@@ -725,7 +725,7 @@ TEST_F(recorder_test, refuses_what_cannot_work) {
   const auto refused = [&](const recorder_options& options, const char* why) {
     const auto started = recorder::start(path(), options);
     EXPECT_EQ(started.code(), errc::invalid_argument) << why;
-    EXPECT_EQ(started.error().detail, why);
+    EXPECT_EQ(started.error().detail(), why);
     EXPECT_EQ(folder_.files(), 0u);
   };
   refused({.ring_events = 15}, "ring_events must be from 16 to 2^24");
@@ -849,7 +849,7 @@ TEST(recorder, of_several_that_end_at_once_each_keeps_its_file) {
     for (auto& each : recorders)
       threads.emplace_back([&] {
         together.arrive_and_wait();
-        EXPECT_TRUE(each->stop());
+        EXPECT_TRUE(each->close());
       });
     threads.clear();
     ASSERT_EQ(folder.files(), 4u);

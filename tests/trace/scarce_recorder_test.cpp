@@ -45,7 +45,7 @@ TEST(scarce_recorder, starts_or_says_that_there_is_no_host_memory) {
     const spared_memory spared;
     EXPECT_FALSE(std::filesystem::exists(path));
     if (!started) return started.code();
-    EXPECT_TRUE((*started)->stop());
+    EXPECT_TRUE((*started)->close());
     EXPECT_TRUE(read_trace(path));
     std::filesystem::remove(path);
     return {};
@@ -58,7 +58,7 @@ TEST(scarce_recorder, traces_are_read_and_written_or_there_is_no_host_memory) {
   const std::string path = folder.path("recording");
   const std::string copy = folder.path("copy with a name that is longer than a short string");
   const std::string missing = folder.path("there is no file with this name, which is long");
-  ASSERT_TRUE(recorder::start(path, {.program = std::string(100, 'p')}).value()->stop());
+  ASSERT_TRUE(recorder::start(path, {.program = std::string(100, 'p')}).value()->close());
   sweep([&]() -> outcome {
     const auto read = read_trace(path);
     if (!read) return read.code();

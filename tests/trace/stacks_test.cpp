@@ -56,7 +56,7 @@ using namespace weir::literals;
 class stacks_test : public ::testing::Test {
  protected:
   recording stop_and_read() {
-    EXPECT_TRUE(recorder_->stop());
+    EXPECT_TRUE(recorder_->close());
     return read_trace(path_).value();
   }
   /// The frames of a stack by its number plus one, as an event has it.
@@ -128,7 +128,7 @@ TEST(recorded_stacks, are_none_where_nobody_asked) {
   const scratch_folder folder;
   auto recorder = weir::recorder::start(folder.path("run.weirtrace")).value();
   weir_test_send(*recorder, allocation);
-  ASSERT_TRUE(recorder->stop());
+  ASSERT_TRUE(recorder->close());
   const auto read = read_trace(folder.path("run.weirtrace")).value();
   EXPECT_TRUE(read.stacks.empty());
   EXPECT_TRUE(read.frames.empty());

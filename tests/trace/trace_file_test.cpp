@@ -240,7 +240,7 @@ TEST(trace_file, is_read_whatever_its_size) {
   EXPECT_TRUE(read_trace(folder.path("a"), {.bytes = size}));
   const auto refused = read_trace(folder.path("a"), {.bytes = size - 1});
   EXPECT_EQ(refused.code(), errc::limit_exceeded);
-  EXPECT_EQ(refused.error().detail, folder.path("a") + ": larger than allowed");
+  EXPECT_EQ(refused.error().detail(), folder.path("a") + ": larger than allowed");
 }
 
 /// A file of several frames of ten events each.
@@ -288,7 +288,8 @@ TEST(trace_file, gives_everything_before_a_cut) {
     const auto read = read_trace_from(std::string_view{whole}.substr(0, length)).value();
     ASSERT_TRUE(read.damage) << length;
     EXPECT_LE(read.damage->offset, length);
-    EXPECT_THAT(read.damage->reason, ::testing::AnyOf(HasSubstr("ends within"), HasSubstr("no end")));
+    EXPECT_THAT(read.damage->reason,
+                ::testing::AnyOf(HasSubstr("ends within"), HasSubstr("no end")));
     expect_beginning(read, recorded);
     EXPECT_GE(read.events.size(), most);
     most = read.events.size();
@@ -364,15 +365,15 @@ TEST(trace_file, refuses_what_is_none) {
   later.replace(8, 4, "\x04\x03\x02\x01");
   const auto refused = read_trace_from(later);
   EXPECT_EQ(refused.code(), errc::bad_version);
-  EXPECT_EQ(refused.error().detail, "the trace has version 16909060, not 1 to 2");
+  EXPECT_EQ(refused.error().detail(), "the trace has version 16909060, not 1 to 2");
   std::string damaged = trace::file_header();
   damaged[12] = static_cast<char>(damaged[12] ^ 1);
-  EXPECT_EQ(read_trace_from(damaged).error().detail, "the trace's header is damaged");
+  EXPECT_EQ(read_trace_from(damaged).error().detail(), "the trace's header is damaged");
   // Of a file the path is said, too.
   write_bytes(folder.path("damaged"), damaged);
-  EXPECT_EQ(read_trace(folder.path("damaged")).error().detail,
+  EXPECT_EQ(read_trace(folder.path("damaged")).error().detail(),
             folder.path("damaged") + ": the trace's header is damaged");
-  EXPECT_EQ(read_trace(folder.path("missing")).error().detail,
+  EXPECT_EQ(read_trace(folder.path("missing")).error().detail(),
             folder.path("missing") + ": No such file or directory");
 }
 
@@ -404,7 +405,7 @@ TEST(trace_file, keeps_to_limits) {
   const std::uint64_t events = recorded.events.size();
   EXPECT_TRUE(read_trace_from(bytes, {.events = events}));
   for (const std::uint64_t few : {events - 1, std::uint64_t{5}, std::uint64_t{0}})
-    EXPECT_EQ(read_trace_from(bytes, {.events = few}).error().detail,
+    EXPECT_EQ(read_trace_from(bytes, {.events = few}).error().detail(),
               "the trace has more events than allowed");
   std::uint64_t size = 0;  // uncompressed
   for (trace::frame_reader reader{bytes, trace::find_zstd()}; !reader.at_end();)
@@ -412,7 +413,7 @@ TEST(trace_file, keeps_to_limits) {
   EXPECT_TRUE(read_trace_from(bytes, {.bytes = size}));
   const auto refused = read_trace_from(bytes, {.bytes = size - 1});
   EXPECT_EQ(refused.code(), errc::limit_exceeded);
-  EXPECT_EQ(refused.error().detail, "the trace is larger than allowed");
+  EXPECT_EQ(refused.error().detail(), "the trace is larger than allowed");
 }
 
 TEST(trace_file, does_without_zstd) {
@@ -438,7 +439,7 @@ TEST(trace_file, refuses_recordings_that_cannot_be) {
     const auto done = write_trace(recorded, folder.path("a"));
     ASSERT_FALSE(done);
     EXPECT_EQ(done.code(), errc::invalid_argument);
-    EXPECT_EQ(done.error().detail, why);
+    EXPECT_EQ(done.error().detail(), why);
     EXPECT_EQ(folder.files(), 0u);
   };
   const trace_event allocated{.address = 1, .size = 1, .kind = trace_kind::allocate};

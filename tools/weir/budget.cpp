@@ -104,14 +104,14 @@ std::string json_of(const budget_listing& listing) {
                      {"members", std::move(members)}});
   }
   json refused = json::array();
-  for (const error& each : listing.refused) refused.push_back(each.detail);
+  for (const error& each : listing.refused) refused.push_back(each.detail());
   return json_text(
       json{{"weir", version_text()}, {"cards", std::move(cards)}, {"refused", std::move(refused)}});
 }
 
 int list(const budget_arguments& args, const budget_listing& listing) {
   fmt::print("{}", args.format == "json" ? json_of(listing) : table_of(listing));
-  for (const error& each : listing.refused) print_error(budget_subcommand, each.detail);
+  for (const error& each : listing.refused) print_error(budget_subcommand, each.detail());
   return listing.refused.empty() ? 0 : incomplete;
 }
 
@@ -167,7 +167,7 @@ int set_share(const budget_arguments& args, const budget_listing& listing) {
   if (const auto changed =
           change_budget(one.card, one.row.process, one.row.number, share, args.folder);
       !changed) {
-    print_error(budget_subcommand, changed.error().detail);
+    print_error(budget_subcommand, changed.error().detail());
     return failed;
   }
   return 0;
@@ -176,7 +176,7 @@ int set_share(const budget_arguments& args, const budget_listing& listing) {
 int clear(const budget_arguments& args) {
   const auto cleared = clear_budgets(args.folder);
   if (!cleared) {
-    print_error(budget_subcommand, cleared.error().detail);
+    print_error(budget_subcommand, cleared.error().detail());
     return failed;
   }
   fmt::print("{} share{} removed\n", *cleared, *cleared == 1 ? "" : "s");
@@ -193,7 +193,7 @@ int run_budget(const budget_arguments& args) {
   if (args.action == "clear") return clear(args);
   const auto listing = read_budgets(args.folder);
   if (!listing) {
-    print_error(budget_subcommand, listing.error().detail);
+    print_error(budget_subcommand, listing.error().detail());
     return failed;
   }
   return args.action == "set" ? set_share(args, *listing) : list(args, *listing);

@@ -18,7 +18,8 @@ namespace {
 /// No driver, or one that is of no use? A library that is not found and one that cannot be loaded
 /// are the same to the loader; a path tells them apart. Once loaded, it is there.
 verdict verdict_without_machine(const error& problem, const std::string& driver) {
-  if (problem.code != errc::driver_unavailable || !problem.call.empty()) return verdict::unusable;
+  if (problem.code() != errc::driver_unavailable || !problem.call().empty())
+    return verdict::unusable;
   std::error_code ignored;
   const bool is_path = driver.find('/') != std::string::npos;
   return is_path && std::filesystem::exists(driver, ignored) ? verdict::unusable

@@ -78,7 +78,7 @@ std::string advice(const machine_report& report) {
     return "No NVIDIA driver is installed here, or it is out of sight: a container must be "
            "started with access to GPUs.";
   }
-  switch (report.problem->code) {
+  switch (report.problem->code()) {
     case errc::driver_unavailable:
       return "The library is there but is no working driver.";
     case errc::driver_too_old:
@@ -242,9 +242,9 @@ json driver_json(const machine_report& report) {
            {"problem", nullptr}};
   if (report.is_simulated()) {
     const error& problem = *report.problem;
-    out["problem"] = {{"code", weir::name(problem.code)},
-                      {"native", problem.native},
-                      {"call", problem.call},
+    out["problem"] = {{"code", weir::name(problem.code())},
+                      {"native", problem.native()},
+                      {"call", problem.call()},
                       {"message", problem.message()},
                       {"advice", advice(report)}};
   }

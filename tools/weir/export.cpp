@@ -63,8 +63,8 @@ result<std::optional<replay::policy>> placing_policy(const std::string& name) {
   WEIR_TRY_VALUE(policies, replay::parse_policies(name));
   if (policies.size() != 1 || policies.front() == replay::policy::driver_pool) {
     return error{
-        .code = errc::bad_option,
-        .detail = "--place: expected none or one policy other than driver-pool, got " + name};
+        {.code = errc::bad_option,
+         .detail = "--place: expected none or one policy other than driver-pool, got " + name}};
   }
   return std::optional{policies.front()};
 }

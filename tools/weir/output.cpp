@@ -49,7 +49,7 @@ void watch_signals(void (*handler)(int)) {
 }
 
 error failure(const std::string& path, const std::string& problem) {
-  return {.code = errc::system, .detail = path + ": " + problem};
+  return {{.code = errc::system, .detail = path + ": " + problem}};
 }
 
 result<std::string> make_temporary() {
@@ -80,7 +80,7 @@ result<output_file> output_file::open(const std::string& path, bool overwrite) {
   if (!std::filesystem::is_regular_file(status))
     return failure(path, "expected a regular file; - writes to the standard output");
   if (!overwrite)
-    return error{.code = errc::system, .detail = path + ": the file exists; --force replaces it"};
+    return error{{.code = errc::system, .detail = path + ": the file exists; --force replaces it"}};
   // What a link leads to is replaced, not the link.
   const auto target = std::filesystem::canonical(path, code);
   return output_file{code ? path : target.string(), false};

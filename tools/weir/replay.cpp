@@ -91,8 +91,8 @@ result<replay::settings> settings_of(const replay_arguments& args) {
   WEIR_TRY_VALUE(target, replay::parse_target(args.device));
   settings.target = target;
   if (args.fit && !target.simulated)
-    return error{.code = errc::bad_option,
-                 .detail = "--fit works with --device sim only, got --device " + args.device};
+    return error{{.code = errc::bad_option,
+                  .detail = "--fit works with --device sim only, got --device " + args.device}};
   // More would not fit into a time of 64 bits.
   constexpr std::uint64_t longest = 1'000'000'000'000;
   settings.lag = std::chrono::microseconds{std::min(args.lag_us, longest)};
@@ -226,7 +226,7 @@ int print_fits(std::vector<task>& tasks, const std::vector<bytes>& cards,
     const error& reason = each.fit.error();
     print_error(replay_subcommand,
                 fmt::format("{}: {}", each.title(),
-                            reason.detail.empty() ? reason.message() : reason.detail));
+                            reason.detail().empty() ? reason.message() : reason.detail()));
     exit_code = std::max(exit_code, too_large ? incomplete : failed);
   }
   if (rows.empty() && args.format == "table") return exit_code;

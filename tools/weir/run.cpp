@@ -64,7 +64,7 @@ struct run_arguments {
 bool set_option(std::string_view name, const std::string& value) {
   weir::options ignored;
   if (const auto checked = weir::set(ignored, name, value); !checked) {
-    print_error(run_subcommand, checked.error().detail);
+    print_error(run_subcommand, checked.error().detail());
     return false;
   }
   for (const option_info& each : describe_options())

@@ -131,7 +131,7 @@ int run_top(const top_arguments& args) {
     if (!views || !is_running) {
       if (shown) return 0;  // it ended
       print_error(top_subcommand, is_running
-                                      ? views.error().detail
+                                      ? views.error().detail()
                                       : fmt::format("process {} does not exist", args.process));
       return failed;
     }

@@ -50,7 +50,7 @@ int show_all_processes(const top_arguments& args) {
   for (;;) {
     const auto budgets = read_budgets(args.folder);
     if (!budgets) {
-      print_error(top_subcommand, budgets.error().detail);
+      print_error(top_subcommand, budgets.error().detail());
       return failed;
     }
     const live_listing live = read_all_live_pages();
@@ -64,7 +64,7 @@ int show_all_processes(const top_arguments& args) {
     if (std::fflush(stdout) != 0) return 0;  // the reader has closed the pipe
     for (const auto* const refused : {&live.refused, &budgets->refused})
       for (const error& each : *refused)
-        if (named.insert(each.detail).second) print_error(top_subcommand, each.detail);
+        if (named.insert(each.detail()).second) print_error(top_subcommand, each.detail());
     if (args.once || (!is_terminal && table.is_empty())) return named.empty() ? 0 : incomplete;
     std::this_thread::sleep_for(std::chrono::duration<double>{args.seconds});
   }

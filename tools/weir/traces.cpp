@@ -59,7 +59,7 @@ void print_error(std::string_view subcommand, std::string_view message) {
 }
 
 void print_error(std::string_view subcommand, const error& error) {
-  print_error(subcommand, error.detail.empty() ? error.message() : error.detail);
+  print_error(subcommand, error.detail().empty() ? error.message() : error.detail());
 }
 
 std::optional<recording> read_trace(std::string_view subcommand, const std::string& path,

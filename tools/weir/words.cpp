@@ -73,9 +73,9 @@ result<bytes> size_argument(std::string_view option, const std::string& text,
   const char* const wanted = is_zero             ? "a size greater than zero"
                              : size && !has_unit ? "a size with a unit"
                                                  : "a size";
-  return error{.code = errc::bad_option,
-               .detail = fmt::format("{}: expected {}, such as 24GiB or 24GB, got {}", option,
-                                     wanted, given)};
+  return error{{.code = errc::bad_option,
+                .detail = fmt::format("{}: expected {}, such as 24GiB or 24GB, got {}", option,
+                                      wanted, given)}};
 }
 
 std::string correction(const CLI::App& application, int argc, const char* const* argv) {

@@ -28,7 +28,7 @@ struct allocator_options {
   /// What must be done before freed memory leaves its stream.
   crossing_rule crossing = crossing_rule::all_work;
   /// Streams that nobody watches may be destroyed without release_stream().
-  bool unannounced_ends = false;
+  bool allow_unreleased_streams = false;
   /// A stream may be made to wait for others to get their freed memory instead of new memory.
   bool queued_waits = true;
   /// Every request asks the driver whether its stream is being captured (22 ns).

@@ -63,6 +63,10 @@ class WEIR_API callback_registration {
   callback_registration(callback_registration&& other) noexcept;
   callback_registration& operator=(callback_registration&& other) noexcept;
 
+  explicit operator bool() const noexcept { return key_ != 0; }
+  /// Ends it now. Idempotent.
+  void close() noexcept;
+
  private:
   friend class caching_allocator;
   callback_registration(std::weak_ptr<heap::central_heap> owner, std::uint64_t key) noexcept
@@ -82,7 +86,7 @@ class WEIR_API observer_registration {
 
   explicit operator bool() const noexcept { return sink_ != nullptr; }
   /// Ends it now: when it returns the sink is not called any more. Idempotent.
-  void end() noexcept;
+  void close() noexcept;
 
  private:
   friend class caching_allocator;
@@ -119,8 +123,9 @@ class WEIR_API observer_registration {
 /// that is queued on the device and its peers, gives all memory back and reports what is still live
 /// to the error handler (errc::still_live, with count and bytes). Memory that may still be in use,
 /// because the wait failed, stays mapped as long as the process. Afterwards calls through copies
-/// return errc::closed; calls through a handle that was moved from return errc::moved_from. Work
-/// that is queued after close() must not use the memory.
+/// return errc::closed; calls through a handle that was moved from return errc::moved_from, and
+/// those that return no result throw it (weir::failure). Work that is queued after close() must not
+/// use the memory.
 ///
 /// **Bad input.** Zero bytes give a null pointer, and freeing null does nothing. A size that cannot
 /// be rounded is size_overflow; an alignment that is no power of two or above 2 MiB is
@@ -135,20 +140,25 @@ class WEIR_API caching_allocator {
   [[nodiscard]] static result<caching_allocator> create(weir::device device,
                                                         const allocator_options& options = {});
 
-  /// Not through a handle that was moved from.
-  [[nodiscard]] weir::device device() const noexcept;
+  /// Whether requests are served: the handle was not moved from, and nobody closed the allocator.
+  explicit operator bool() const noexcept;
+  [[nodiscard]] weir::device device() const;
   /// Gives everything back now, and tells observers of the memory that is released. The first
   /// failure is returned; all is attempted. Idempotent. moved_from: through such a handle.
   result<void> close() const;
 
   // --- Memory -----------------------------------------------------------------------------------
 
-  /// Throws out_of_memory, with a report, or failure. Aligned to allocator_alignment at least.
+  /// Throws out_of_memory, with a report, or failure. Aligned to default_alignment at least.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
-                               bytes alignment = allocator_alignment) const;
+                               bytes alignment = default_alignment) const;
   /// The same without throwing, but for what an out_of_memory_callback throws.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = allocator_alignment) const;
+                                           bytes alignment = default_alignment) const;
+
+  /// The same, but only of memory that is free for the stream now: no driver call, no move, no wait
+  /// and no new memory. not_found: there is none, and nothing was counted.
+  [[nodiscard]] result<void*> try_allocate_cached(bytes size, const stream_ref& stream) const;
 
   /// What is wrong goes to the error handler. Without a stream: the one it was allocated for. The
   /// form with a size also checks that it is the size that was asked for (invalid_argument; the
@@ -169,7 +179,7 @@ class WEIR_API caching_allocator {
   /// For a block that was freed and waits for recorded streams: the caller has ordered what they do
   /// with it before everything that the stream of the free does from now on (they were joined,
   /// inside one capture for instance), so that stream may have it at once. False: no such block.
-  [[nodiscard]] result<bool> forget_uses(const void* freed) const;
+  [[nodiscard]] result<bool> assume_joined(const void* freed) const;
 
   /// The size of the block that a request of `size` bytes gets: the next multiple of 512.
   /// size_overflow: there is none.
@@ -207,7 +217,7 @@ class WEIR_API caching_allocator {
 
   /// Exact, of one moment. Stops all threads' caches for a few microseconds.
   [[nodiscard]] memory_stats stats() const;
-  [[nodiscard]] memory_stats stats(weir::tag of) const;
+  [[nodiscard]] memory_stats stats(weir::tag tag) const;
   [[nodiscard]] std::vector<tag_stats> stats_by_tag() const;
   /// Every peak becomes the current value, of pools and tags as well.
   void reset_peaks() const;
@@ -227,7 +237,7 @@ class WEIR_API caching_allocator {
   result<bytes> trim(bytes keep = {}) const;
   /// The same by harder means, until at most `keep` bytes are reserved: waits for the work that may
   /// use cached memory, and then evicts what is evictable, the lowest priority first. While
-  /// captures are noticed (notice_captures()) it does what trim() does. Other threads allocate and
+  /// captures are noticed (guard_captures()) it does what trim() does. Other threads allocate and
   /// free meanwhile. Returns by how much less is reserved than before the call.
   result<bytes> shrink(bytes keep) const;
   /// The same as trim() for all that is not live, after waiting for the streams.
@@ -250,7 +260,7 @@ class WEIR_API caching_allocator {
   /// allocated with it before stays where it is. Once declared, later calls change the options.
   /// Such requests take the allocator's lock; threads cache none of it. invalid_argument: the tag
   /// has no name; not_supported: the device has no virtual memory.
-  result<void> declare_suspendable(weir::tag of, const suspendable_options& options = {}) const;
+  result<void> declare_suspendable(weir::tag tag, const suspendable_options& options = {}) const;
   /// Gives the physical memory of the tag's pool back to the driver, after waiting for all work
   /// that was queued in the device's context before. Blocks stay live and keep their addresses,
   /// which nothing may use until resume(). Of a tag that is suspended already it does nothing.
@@ -260,7 +270,7 @@ class WEIR_API caching_allocator {
   /// not_found: the tag was not declared; capture_forbidden: a stream is being captured;
   /// no_host_memory: for the contents; not_supported: somebody was given handles of the memory
   /// (handles_under()).
-  result<suspend_outcome> suspend(weir::tag of, const suspend_options& options = {}) const;
+  result<suspend_outcome> suspend(weir::tag tag, const suspend_options& options = {}) const;
   /// The same of everything: the allocator's own memory and all pools. Pools made of segments stay,
   /// and are counted in the outcome. not_supported: the policy is a classic one.
   result<suspend_outcome> suspend(const suspend_options& options = {}) const;
@@ -269,7 +279,7 @@ class WEIR_API caching_allocator {
   /// everything, which is to be resident together. All or nothing:
   /// after an error (out_of_memory with a report in `detail`) it is suspended, and can be resumed
   /// later. Of what is not suspended it does nothing.
-  result<resume_outcome> resume(weir::tag of, const resume_options& options = {}) const;
+  result<resume_outcome> resume(weir::tag tag, const resume_options& options = {}) const;
   result<resume_outcome> resume(const resume_options& options = {}) const;
   /// The same without waiting: the call returns at once, and a thread of the allocator's suspends
   /// the tag when the work that was queued before is done, of those streams that `options.streams`
@@ -277,7 +287,7 @@ class WEIR_API caching_allocator {
   /// tag fails, waits or takes it back, as `requests` says; requests elsewhere that find no memory
   /// wait for it. What fails later goes to the error handler, and leaves the memory where it is.
   /// Errors as with suspend().
-  result<void> suspend_async(weir::tag of, const suspend_options& options = {}) const;
+  result<void> suspend_async(weir::tag tag, const suspend_options& options = {}) const;
   result<void> suspend_async(const suspend_options& options = {}) const;
   /// Brings it back ahead of its use, without waiting for the copies: what is queued on `stream`
   /// from now on waits for them; so must uses on other streams. Creates and maps the memory, all or
@@ -285,10 +295,10 @@ class WEIR_API caching_allocator {
   /// costs nothing; contents in pageable memory are waited for.
   ///
   /// bad_stream: of another device; capture_forbidden: the stream is being captured.
-  result<resume_outcome> resume_async(weir::tag of, const stream_ref& stream) const;
+  result<resume_outcome> resume_async(weir::tag tag, const stream_ref& stream) const;
   result<resume_outcome> resume_async(const stream_ref& stream) const;
   /// Whether the tag is suspended; false also if it was not declared, or is on its way.
-  [[nodiscard]] bool is_suspended(weir::tag of) const;
+  [[nodiscard]] bool is_suspended(weir::tag tag) const;
   /// Gets host memory for so much contents ahead, which takes a second for 2 GiB where it is
   /// pinned. no_host_memory: the host has less; what was not enough goes back.
   result<void> reserve_backup(bytes size, host_memory_kind kind = host_memory_kind::pinned) const;
@@ -302,14 +312,15 @@ class WEIR_API caching_allocator {
   /// No more than this much physical memory; bytes::max() is none. What is over it stays until it
   /// is freed. Where the allocator has a share of its card's budget (weir/share/budget.hpp), the
   /// smaller of this and the share's ceiling counts.
-  result<void> set_limit(bytes most) const;
+  result<void> set_limit(bytes limit) const;
   /// As a fraction of the device's memory, above 0 and at most 1.
-  result<void> set_limit_fraction(double of_device) const;
+  result<void> set_limit_fraction(double fraction) const;
   /// The limit that counts now: the smaller of set_limit() and of a budget share's ceiling;
   /// bytes::max(): none.
-  [[nodiscard]] bytes limit() const noexcept;
-  /// No more live memory (rounded) with this tag; bytes::max() is none. limit_exceeded beyond.
-  result<void> set_limit(weir::tag of, bytes most) const;
+  [[nodiscard]] bytes limit() const;
+  /// No more live memory (rounded) with this tag; bytes::max() is none. A request beyond it is
+  /// out_of_memory.
+  result<void> set_limit(weir::tag tag, bytes limit) const;
 
   // --- Pools, captures, callbacks, observer -----------------------------------------------------
 
@@ -320,18 +331,21 @@ class WEIR_API caching_allocator {
   /// request with option heap_detect_captures, otherwise only by requests that find no room at
   /// once; it then gets a private pool tied to its graph by itself.
   [[nodiscard]] result<graph_memory> begin_capture(const stream_ref& stream) const;
-  [[nodiscard]] capture_notice notice_captures() const;
-  [[nodiscard]] callback_registration on_out_of_memory(out_of_memory_callback callback) const;
+  /// Captures may be in progress until the guard ends; graph_memory.hpp says what that means.
+  [[nodiscard]] result<capture_guard> guard_captures() const;
+  /// `callback` is asked to free memory before a request fails. invalid_argument: it is empty.
+  [[nodiscard]] result<callback_registration> on_out_of_memory(
+      out_of_memory_callback callback) const;
   /// `callback` is asked before a request takes memory from the driver, at most once for each, so
   /// that memory which it can free at once is used first. What it returns does not matter. Called
   /// as those of on_out_of_memory() are.
-  [[nodiscard]] callback_registration before_growth(out_of_memory_callback callback) const;
+  [[nodiscard]] result<callback_registration> before_growth(out_of_memory_callback callback) const;
   /// `sink` receives every event from now on, until the registration ends; when that has ended the
   /// sink is not called any more. The limits that are in force come first. The last events are
   /// those of the memory that close(), or the end of the last handle, releases. Any number of
   /// observers, each with a registration of its own; they are called in the order in which they
   /// came. A sink that is registered twice is called twice for each event.
-  [[nodiscard]] observer_registration add_observer(event_sink& sink) const;
+  [[nodiscard]] result<observer_registration> add_observer(event_sink& sink) const;
 
   friend bool operator==(const caching_allocator&, const caching_allocator&) noexcept = default;
 
@@ -342,5 +356,11 @@ class WEIR_API caching_allocator {
 
   std::shared_ptr<heap::central_heap> heap_;
 };
+
+/// "caching_allocator of device 0: requested 1 MiB (peak 2 MiB), reserved 32 MiB, cached 31 MiB";
+/// what it cannot say without a heap: "caching_allocator, moved from".
+[[nodiscard]] WEIR_API std::string to_string(const caching_allocator& allocator);
+/// "memory_pool "name" of device 0: requested …".
+[[nodiscard]] WEIR_API std::string to_string(const memory_pool& pool);
 
 }}  // namespace weir::v0

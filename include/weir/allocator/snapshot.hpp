@@ -42,6 +42,8 @@ struct block_info {
   pool_id pool{};      ///< 0: the allocator's own
   /// Only of pending blocks: the recorded streams whose work it still waits for.
   std::vector<stream_id> waits_for{};
+  /// Only of live blocks: the further streams that record_stream() named, of this device.
+  std::vector<stream_id> recorded{};
   bool suspended = false;  ///< its pool is: there is no memory at the address until it is resumed
 };
 

@@ -65,4 +65,8 @@ constexpr bytes operator""_GiB(unsigned long long n) noexcept { return bytes{n <
 constexpr bytes operator""_TiB(unsigned long long n) noexcept { return bytes{n << 40}; }
 }  // namespace literals
 
+/// The alignment of a request that names none. Every allocating type gives it; a caching_allocator
+/// gives more (allocator_granularity).
+inline constexpr bytes default_alignment{256};
+
 }}  // namespace weir::v0

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -29,10 +30,8 @@ enum class errc : std::int32_t {
 /// The same as name().
 [[nodiscard]] WEIR_API std::string to_string(errc code);
 
-/// One failure: what kind, which driver call said so and with which native code, and the sizes.
-///
-/// Cheap while empty-handed; `detail` costs one string when there is something to add.
-struct error {
+/// What an error is made of: `error{{.code = errc::bad_stream, .detail = "…"}}`.
+struct error_fields {
   errc code = errc::internal;
   /// The driver's own result, 0 where no driver call was involved.
   int native = 0;
@@ -43,22 +42,56 @@ struct error {
   /// What the code alone does not say: the missing symbol, the file, the value refused.
   std::string detail{};
 
-  /// "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): detail".
-  [[nodiscard]] WEIR_API std::string message() const;
+  friend bool operator==(const error_fields&, const error_fields&) = default;
+};
 
-  friend bool operator==(const error&, const error&) = default;
+/// One failure: what kind, which driver call said so and with which native code, and the sizes.
+///
+/// A value; copies share what stands behind the code. Made of a code alone it needs no host memory;
+/// where the host has none for the rest, the code remains. Its members are no part of the ABI.
+class WEIR_API error {
+ public:
+  /// errc::internal.
+  error() noexcept = default;
+  explicit error(errc code) noexcept : code_{code} {}
+  error(error_fields fields) noexcept;
+
+  [[nodiscard]] errc code() const noexcept { return code_; }
+  [[nodiscard]] int native() const noexcept { return fields().native; }
+  [[nodiscard]] std::string_view call() const noexcept { return fields().call; }
+  [[nodiscard]] bytes requested() const noexcept { return fields().requested; }
+  [[nodiscard]] const std::string& detail() const noexcept { return fields().detail; }
+  /// "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): detail".
+  [[nodiscard]] std::string message() const;
+
+  /// The same error, but for one of its parts; without host memory it stays as it was.
+  void set_code(errc code) noexcept;
+  void set_requested(bytes requested) noexcept;
+  void set_detail(std::string detail) noexcept;
+
+  friend bool operator==(const error& a, const error& b) noexcept {
+    return a.code_ == b.code_ && a.fields() == b.fields();
+  }
+
+ private:
+  [[nodiscard]] const error_fields& fields() const noexcept;
+
+  errc code_ = errc::internal;
+  std::shared_ptr<const error_fields> more_;  // null: the code is all; its own code is `internal`
 };
 
 /// The same as reason.message().
 [[nodiscard]] WEIR_API std::string to_string(const error& reason);
 
-/// Thrown by calls that have a `try_` twin. The message is error::message().
+/// Thrown by allocate(), by result::value(), and by accessors of an object that has nothing to
+/// answer for: default-made, moved from or closed (moved_from, closed). The message is
+/// error::message().
 class WEIR_API failure : public std::runtime_error {
  public:
   explicit failure(error reason);
   ~failure() override;
   [[nodiscard]] const error& reason() const noexcept { return reason_; }
-  [[nodiscard]] errc code() const noexcept { return reason_.code; }
+  [[nodiscard]] errc code() const noexcept { return reason_.code(); }
 
  private:
   error reason_;
@@ -82,6 +115,8 @@ class WEIR_API out_of_memory : public std::bad_alloc {
 
 /// Throws out_of_memory for errc::out_of_memory, failure for everything else.
 [[noreturn]] WEIR_API void raise(error reason);
+/// raise() of an error without details: the precondition of an accessor was broken.
+[[noreturn]] WEIR_API void raise(errc code);
 
 /// Where failures go that cannot be returned or thrown: those of destructors and deallocation.
 ///

@@ -150,7 +150,7 @@ requires(detail::lasting<To>&& detail::lasting<From> && !std::is_const_v<detail:
          std::is_same_v<detail::element_of<To>, std::remove_cv_t<detail::element_of<From>>>)
     result<void> copy(To&& to, From&& from, const stream_ref& stream) {
   if (to.size() != from.size()) {
-    return error{.code = errc::invalid_argument, .detail = "a copy between different sizes"};
+    return error{{.code = errc::invalid_argument, .detail = "a copy between different sizes"}};
   }
   // Both exist, so their sizes in bytes fit.
   return copy_bytes(to.data(), from.data(), bytes{sizeof(detail::element_of<To>)} * to.size(),

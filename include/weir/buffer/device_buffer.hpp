@@ -26,8 +26,8 @@ namespace weir { inline namespace v0 {
 
 /// Memory of a resource that is freed with this object, on its stream.
 ///
-/// Belongs to one stream at a time: work queued there may use it from the beginning to the end. Use
-/// on a further stream is announced with record_stream(), or the buffer moves on with hand_over().
+/// Belongs to one stream at a time: work queued there may use it from the beginning to the end. For
+/// use on a further stream there are record_stream(), before or after that use, and hand_over().
 /// The contents are undefined unless contents::zeroed is asked for. Keeps its resource alive; its
 /// stream must outlive it, or be left with hand_over(). Costs what the resource costs. One thread
 /// at a time.
@@ -50,7 +50,7 @@ class WEIR_API device_buffer {
   [[nodiscard]] static result<device_buffer> create(any_resource memory, bytes size,
                                                     const stream_ref& stream,
                                                     contents initial = contents::undefined,
-                                                    bytes alignment = resource_alignment);
+                                                    bytes alignment = default_alignment);
   ~device_buffer();
   device_buffer(device_buffer&& other) noexcept;
   device_buffer& operator=(device_buffer&& other) noexcept;
@@ -69,8 +69,11 @@ class WEIR_API device_buffer {
     return {static_cast<std::byte*>(data_), static_cast<std::size_t>(size_.count())};
   }
   [[nodiscard]] bytes capacity() const noexcept { return capacity_; }
-  /// Need one that is not empty.
-  [[nodiscard]] const stream_ref& stream() const noexcept { return *stream_; }
+  // A buffer without a resource throws moved_from.
+  [[nodiscard]] const stream_ref& stream() const {
+    if (!stream_) raise(errc::moved_from);
+    return *stream_;
+  }
   [[nodiscard]] weir::device device() const { return memory_.device(); }
   [[nodiscard]] const any_resource& resource() const noexcept { return memory_; }
 
@@ -97,9 +100,16 @@ class WEIR_API device_buffer {
   /// captured and the old stream is outside of that capture. The other way round `next` becomes
   /// part of the capture; capture_forbidden if it is the legacy stream, which cannot.
   result<void> hand_over(const stream_ref& next);
-  /// The buffer's stream waits for the work that is queued on `other` so far, so that the buffer
-  /// outlives its use there. capture_forbidden: as for hand_over().
-  result<void> record_stream(const stream_ref& other);
+  /// Work queued on `other` until the memory is freed may use it, too: call this at any time before
+  /// the free, as with caching_allocator::record_stream(), which it forwards to. The memory is
+  /// freed by close(), by the end of the buffer, and by a call that moves the bytes to other memory
+  /// (resize(), reserve(), shrink_to_fit()): record streams for the new address again.
+  /// not_supported: the resource is not of weir and keeps no such list; use join().
+  result<void> record_stream(const stream_ref& other) const;
+  /// The buffer's stream waits for the work that is queued on `other` so far, and for nothing that
+  /// is queued there later. So the buffer's stream sees what that work wrote. capture_forbidden: as
+  /// for hand_over().
+  result<void> join(const stream_ref& other);
   /// Copies bytes to the host and waits for them. invalid_argument: they reach over the end;
   /// capture_forbidden: the stream is being captured.
   result<void> read(void* to, bytes offset, bytes size) const;
@@ -120,7 +130,7 @@ class WEIR_API device_buffer {
 /// Queues a copy from one buffer to another, on one device or between two, on the stream of `to`
 /// and behind what is queued on the stream of `from`; that one then waits for the copy. So both
 /// streams may go on, and both buffers may be closed, at once. invalid_argument: a range reaches
-/// over a buffer's end, or they overlap; bad_stream, capture_forbidden: as for record_stream().
+/// over a buffer's end, or they overlap; bad_stream, capture_forbidden: as for join().
 WEIR_API result<void> copy_between(device_buffer& to, bytes to_offset, const device_buffer& from,
                                    bytes from_offset, bytes size);
 

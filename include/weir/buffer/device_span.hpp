@@ -21,18 +21,18 @@ namespace detail {
   const auto size = checked_multiply(bytes{element}, count);
   if (!size || size->count() > static_cast<std::uint64_t>(PTRDIFF_MAX)) {
     return error{
-        .code = errc::size_overflow,
-        .detail = std::to_string(count) + " elements of " + std::to_string(element) + " B"};
+        {.code = errc::size_overflow,
+         .detail = std::to_string(count) + " elements of " + std::to_string(element) + " B"}};
   }
   return *size;
 }
 
 [[nodiscard]] inline error beyond_end(std::size_t first, std::size_t count, std::size_t size) {
   return {
-      .code = errc::invalid_argument,
-      .detail = (count == 1 ? "element " + std::to_string(first)
-                            : std::to_string(count) + " elements from " + std::to_string(first)) +
-                " of " + std::to_string(size)};
+      {.code = errc::invalid_argument,
+       .detail = (count == 1 ? "element " + std::to_string(first)
+                             : std::to_string(count) + " elements from " + std::to_string(first)) +
+                 " of " + std::to_string(size)}};
 }
 
 }  // namespace detail

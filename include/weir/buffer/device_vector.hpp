@@ -81,7 +81,7 @@ class device_vector {
   [[nodiscard]] device_span<const T> span() const noexcept { return {data(), size()}; }
   operator device_span<T>() noexcept { return span(); }
   operator device_span<const T>() const noexcept { return span(); }
-  [[nodiscard]] const stream_ref& stream() const noexcept { return buffer_.stream(); }
+  [[nodiscard]] const stream_ref& stream() const { return buffer_.stream(); }
   [[nodiscard]] const device_buffer& buffer() const noexcept { return buffer_; }
 
   /// Elements that both sizes have stay; new ones are undefined.
@@ -95,7 +95,8 @@ class device_vector {
   }
   result<void> shrink_to_fit() { return buffer_.shrink_to_fit(); }
   result<void> hand_over(const stream_ref& next) { return buffer_.hand_over(next); }
-  result<void> record_stream(const stream_ref& other) { return buffer_.record_stream(other); }
+  result<void> record_stream(const stream_ref& other) const { return buffer_.record_stream(other); }
+  result<void> join(const stream_ref& other) { return buffer_.join(other); }
 
   // Host memory must stay as it is until the stream has completed the copy; copy.hpp tells what
   // pageable memory costs. invalid_argument: elements outside the vector.
@@ -136,7 +137,7 @@ class device_vector {
  private:
   explicit device_vector(device_buffer buffer) noexcept : buffer_{std::move(buffer)} {}
   static constexpr bytes alignment() noexcept {
-    return std::max(bytes{alignof(T)}, resource_alignment);
+    return std::max(bytes{alignof(T)}, default_alignment);
   }
 
   device_buffer buffer_;

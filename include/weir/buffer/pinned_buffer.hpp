@@ -2,7 +2,7 @@
 // pinned_buffer<T>: elements in pinned host memory, from a pool, for copies at full speed.
 //
 //   auto pool = weir::pinned_pool::create(gpu).value();
-//   auto batch = weir::pinned_buffer<float>::create(pool, 1 << 20, stream).value();
+//   auto batch = weir::pinned_buffer<float>::create(pool, on_device.size(), stream).value();
 //   std::iota(batch.begin(), batch.end(), 0.0F);
 //   weir::copy(on_device, batch, stream).value();
 //                                          // may go at once: the pool waits for the stream
@@ -25,8 +25,8 @@ namespace weir { inline namespace v0 {
 ///
 /// The host may touch them from the beginning: the pool hands out memory that no work uses. From
 /// the first copy on the host waits for the stream, as with any memory that a device may touch.
-/// Returned to the pool with this object, behind the work that is queued on its stream; use on a
-/// further stream is announced with record_stream(). Keeps its pool alive. One thread at a time.
+/// Returned to the pool with this object, behind the work that is queued on its stream and on those
+/// of record_stream(). Keeps its pool alive. One thread at a time.
 template <class T>
 class pinned_buffer {
   static_assert(std::is_trivially_copyable_v<T> && !std::is_const_v<T>);
@@ -79,17 +79,17 @@ class pinned_buffer {
   [[nodiscard]] T& operator[](std::size_t index) noexcept { return data()[index]; }
   [[nodiscard]] const T& operator[](std::size_t index) const noexcept { return data()[index]; }
 
-  /// Needs one that is not empty.
-  [[nodiscard]] const stream_ref& stream() const noexcept { return memory_.stream(); }
+  [[nodiscard]] const stream_ref& stream() const { return memory_.stream(); }
   /// As those of device_buffer.
   [[nodiscard]] result<void> check_stream() const { return memory_.check_stream(); }
   result<void> hand_over(const stream_ref& next) { return memory_.hand_over(next); }
-  result<void> record_stream(const stream_ref& other) { return memory_.record_stream(other); }
+  result<void> record_stream(const stream_ref& other) const { return memory_.record_stream(other); }
+  result<void> join(const stream_ref& other) { return memory_.join(other); }
 
  private:
   explicit pinned_buffer(device_buffer memory) noexcept : memory_{std::move(memory)} {}
   static constexpr bytes alignment() noexcept {
-    return std::max(bytes{alignof(T)}, resource_alignment);
+    return std::max(bytes{alignof(T)}, default_alignment);
   }
 
   device_buffer memory_;

@@ -2,12 +2,12 @@
 // unified_buffer<T>: elements that the host and devices see at one address, each when it is safe.
 //
 //   auto field = weir::unified_buffer<float>::zeroed(1 << 20, stream).value();
-//   launch(field.record_stream(stream).value(), stream);    // now the buffer knows the stream
+//   launch(field.use_on(stream).value(), stream);    // now the buffer knows the stream
 //   {
 //     auto view = field.view().value();                     // waits for that stream
 //     for (float& each : view) each *= 2;
 //   }                                                       // until here devices are refused
-//   launch(field.record_stream(stream).value(), stream);
+//   launch(field.use_on(stream).value(), stream);
 //
 // docs/unified-memory.md tells about views, prefetches, advice, and old devices.
 #pragma once
@@ -69,7 +69,7 @@ class WEIR_API managed_block {
   [[nodiscard]] weir::device device() const noexcept;
   [[nodiscard]] attachment attached() const noexcept;
 
-  result<void> record_stream(const stream_ref& stream) const;
+  result<void> use_on(const stream_ref& stream) const;
   [[nodiscard]] result<view_hold> view() const;
   [[nodiscard]] result<view_hold> view(const event& behind) const;
   [[nodiscard]] result<view_hold> try_view() const;
@@ -133,14 +133,14 @@ struct element_range {
 
 /// Managed memory with an enforced rule of who may touch it.
 ///
-/// Streams get the elements from record_stream(), the host gets them from view(), which waits for
-/// those streams; while a view lives record_stream() refuses, and so do prefetches, attach() and
+/// Streams get the elements from use_on(), the host gets them from view(), which waits for
+/// those streams; while a view lives use_on() refuses, and so do prefetches, attach() and
 /// resize(). Streams that weir created may be destroyed at any time; others must outlive the next
 /// view(), or the buffer.
 ///
 /// Owns its memory, which is freed when the buffer and its views are gone and the streams have
 /// completed the work on it: the last owner waits. Keeps its runtime alive. Any thread may call,
-/// except to move, close or resize it; but work that one thread queues after record_stream() is
+/// except to move, close or resize it; but work that one thread queues after use_on() is
 /// seen by another's view() only once it is queued, so the program keeps the two apart.
 template <class T>
 class unified_buffer {
@@ -180,7 +180,7 @@ class unified_buffer {
   [[nodiscard]] std::size_t size() const noexcept { return memory_.size().count() / sizeof(T); }
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   [[nodiscard]] bytes size_bytes() const noexcept { return memory_.size(); }
-  /// The address, one for the host and the devices; record_stream() and view() say who may follow
+  /// The address, one for the host and the devices; use_on() and view() say who may follow
   /// it when.
   [[nodiscard]] T* data() noexcept { return first(); }
   [[nodiscard]] const T* data() const noexcept { return first(); }
@@ -197,12 +197,12 @@ class unified_buffer {
   /// not_ready: a host view lives (of any unified buffer, where the device has no concurrent
   /// managed access, but for memory of the host or of another stream); bad_stream, not_permitted:
   /// on such a device, the memory is attached to another stream, or to the host.
-  [[nodiscard]] result<device_span<T>> record_stream(const stream_ref& stream) {
-    WEIR_TRY(memory_.record_stream(stream));
+  [[nodiscard]] result<device_span<T>> use_on(const stream_ref& stream) {
+    WEIR_TRY(memory_.use_on(stream));
     return span();
   }
-  [[nodiscard]] result<device_span<const T>> record_stream(const stream_ref& stream) const {
-    WEIR_TRY(memory_.record_stream(stream));
+  [[nodiscard]] result<device_span<const T>> use_on(const stream_ref& stream) const {
+    WEIR_TRY(memory_.use_on(stream));
     return span();
   }
 

@@ -44,8 +44,7 @@ class WEIR_API event {
 
   /// Destroys the event now and says what came of it. The object is empty afterwards in any case.
   result<void> close() noexcept;
-  [[nodiscard]] bool empty() const noexcept { return home_ == nullptr; }
-  explicit operator bool() const noexcept { return !empty(); }
+  explicit operator bool() const noexcept { return home_ != nullptr; }
 
   /// bad_stream: the stream is on another device than the event.
   result<void> record(const stream_ref& stream);

@@ -140,14 +140,14 @@ class WEIR_API stream {
 
   /// Destroys the stream now and says what came of it. The object is empty afterwards in any case.
   result<void> close() noexcept;
-  [[nodiscard]] bool empty() const noexcept { return home_ == nullptr; }
-  explicit operator bool() const noexcept { return !empty(); }
+  explicit operator bool() const noexcept { return home_ != nullptr; }
 
-  /// A reference; needs a stream that was not moved from or closed, like everything below.
-  [[nodiscard]] stream_ref ref() const noexcept;
-  operator stream_ref() const noexcept { return ref(); }
+  /// A reference. A stream that was moved from or closed throws moved_from, here and below; its
+  /// handle is null, its id 0.
+  [[nodiscard]] stream_ref ref() const;
+  operator stream_ref() const { return ref(); }
   [[nodiscard]] ::CUstream_st* handle() const noexcept { return handle_; }
-  [[nodiscard]] weir::device device() const noexcept { return ref().device(); }
+  [[nodiscard]] weir::device device() const { return ref().device(); }
   [[nodiscard]] stream_id id() const noexcept { return id_; }
   result<void> synchronize() const { return ref().synchronize(); }
   [[nodiscard]] result<bool> is_complete() const { return ref().is_complete(); }

@@ -50,8 +50,7 @@ class WEIR_API stream_source_registration {
   stream_source_registration(stream_source_registration&& other) noexcept;
   stream_source_registration& operator=(stream_source_registration&& other) noexcept;
 
-  /// Whether it registers nothing: default-made or moved from.
-  [[nodiscard]] bool empty() const noexcept { return home_ == nullptr; }
+  explicit operator bool() const noexcept { return home_ != nullptr; }
 
  private:
   friend WEIR_API result<stream_source_registration> watch_streams(weir::device device,

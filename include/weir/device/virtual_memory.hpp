@@ -33,8 +33,7 @@ class WEIR_API descriptor {
   descriptor(descriptor&& other) noexcept : number_{std::exchange(other.number_, -1)} {}
   descriptor& operator=(descriptor&& other) noexcept;
 
-  [[nodiscard]] bool empty() const noexcept { return number_ < 0; }
-  explicit operator bool() const noexcept { return !empty(); }
+  explicit operator bool() const noexcept { return number_ >= 0; }
   [[nodiscard]] int get() const noexcept { return number_; }
   /// Gives the descriptor up to the caller.
   [[nodiscard]] int release() noexcept { return std::exchange(number_, -1); }
@@ -46,7 +45,7 @@ class WEIR_API descriptor {
 /// What a physical handle is to be capable of.
 struct physical_properties {
   bool posix_descriptor = false;  ///< can be exported as a descriptor
-  bool fabric = false;            ///< can be exported over the fabric
+  bool fabric = false;            ///< over the fabric: not_supported until weir can export it
   bool rdma = false;              ///< network cards can reach it
 
   friend bool operator==(const physical_properties&, const physical_properties&) = default;
@@ -144,8 +143,7 @@ class WEIR_API address_range {
 
   /// Frees the addresses now and says what came of it. Empty afterwards in any case.
   result<void> close() noexcept;
-  [[nodiscard]] bool empty() const noexcept { return home_ == nullptr; }
-  explicit operator bool() const noexcept { return !empty(); }
+  explicit operator bool() const noexcept { return home_ != nullptr; }
 
   [[nodiscard]] device_address base() const noexcept { return base_; }
   [[nodiscard]] bytes size() const noexcept { return size_; }
@@ -185,8 +183,7 @@ class WEIR_API physical_handle {
 
   /// Releases the memory now and says what came of it. Empty afterwards in any case.
   result<void> close() noexcept;
-  [[nodiscard]] bool empty() const noexcept { return home_ == nullptr; }
-  explicit operator bool() const noexcept { return !empty(); }
+  explicit operator bool() const noexcept { return home_ != nullptr; }
 
   /// not_supported: created without posix_descriptor; moved_from or closed: the handle is empty.
   [[nodiscard]] result<descriptor> export_descriptor() const;
@@ -230,8 +227,7 @@ class WEIR_API mapping {
 
   /// Unmaps now and says what came of it. Empty afterwards in any case.
   result<void> close() noexcept;
-  [[nodiscard]] bool empty() const noexcept { return home_ == nullptr; }
-  explicit operator bool() const noexcept { return !empty(); }
+  explicit operator bool() const noexcept { return home_ != nullptr; }
 
   /// moved_from or closed: the mapping is empty.
   result<void> set_access(device accessor, access_rights rights = access_rights::read_write) const;

@@ -13,8 +13,8 @@
 #include "weir/base/export.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
+#include "weir/device/memory_source.hpp"
 #include "weir/pool/block_pool.hpp"
-#include "weir/pool/memory_source.hpp"
 #include "weir/pool/pooled_buffer.hpp"
 
 namespace weir { inline namespace v0 {

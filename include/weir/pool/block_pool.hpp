@@ -13,6 +13,7 @@
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/options.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
 #include "weir/device/stream.hpp"
@@ -98,16 +99,17 @@ struct block_pool_stats {
 /// a pointer that is not the start of a block of this pool is foreign_pointer; a block freed twice
 /// is double_free; an allocation on a stream of another device is bad_stream, but for a
 /// pinned_pool; so is any stream of another runtime, and the per-thread default stream of another
-/// device. A pool that was closed is closed, a handle that was moved from is moved_from.
+/// device. A pool that was closed is closed, a handle that was moved from is moved_from: calls that
+/// return no result throw it (weir::failure).
 class WEIR_API block_pool {
  public:
-  /// Throws out_of_memory or failure. Aligned to pool_alignment at least.
+  /// Throws out_of_memory or failure. Aligned to default_alignment at least.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
-                               bytes alignment = pool_alignment) const {
+                               bytes alignment = default_alignment) const {
     return try_allocate(size, stream, alignment).value();
   }
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = pool_alignment) const;
+                                           bytes alignment = default_alignment) const;
 
   /// What is wrong goes to the error handler. Without a stream: the one it was allocated for, which
   /// may be gone if it was a weir::stream. With one of another device: as record_stream() and a
@@ -129,8 +131,9 @@ class WEIR_API block_pool {
   /// that is gone.
   result<void> release_stream(const stream_ref& stream) const;
 
-  /// Needs a handle that was not moved from.
-  [[nodiscard]] weir::device device() const noexcept;
+  /// Whether the handle means a pool: it was not moved from.
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+  [[nodiscard]] weir::device device() const;
   /// The size of the block that a request of `size` bytes gets. size_overflow: there is none.
   [[nodiscard]] static result<bytes> rounded_size(bytes size);
 
@@ -172,5 +175,8 @@ class WEIR_API block_pool {
 
   std::shared_ptr<pools::block_cache> state_;
 };
+
+/// "pool of device 0: requested 1 MiB (peak 2 MiB), reserved …, cached …".
+[[nodiscard]] WEIR_API std::string to_string(const block_pool& pool);
 
 }}  // namespace weir::v0

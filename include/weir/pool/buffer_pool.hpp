@@ -4,7 +4,10 @@
 //   auto pool = weir::buffer_pool::create({.max_cached = 4_GiB, .max_idle_time = 30s}).value();
 //   auto sums = pool.take<float>(rows, stream, weir::contents::zeroed).value();
 //   launch(sums.data(), stream);
-//   sums.record_stream(other).value();  // another stream reads it, too
+//   auto written = weir::event::create(gpu).value();
+//   written.record(stream).value();
+//   other.wait(written).value();        // another stream reads what was written ...
+//   sums.record_stream(other).value();  // ... and may do so until the buffer is freed
 //   launch(sums.data(), other);
 //   sums.free().value();                // or at the end of its life
 #pragma once
@@ -20,6 +23,7 @@
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/options.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
 #include "weir/device/stream.hpp"
@@ -103,7 +107,7 @@ class WEIR_API buffer_pool {
   /// Untyped.
   [[nodiscard]] result<pooled_memory> take(bytes size, const stream_ref& stream,
                                            contents initial = contents::undefined,
-                                           bytes alignment = pool_alignment) const;
+                                           bytes alignment = default_alignment) const;
 
   /// The same, but only if a cached buffer is known to be free for the stream; not_found: none is,
   /// and nothing was counted. No driver call if the reference knows its id, as block_pool says of
@@ -118,7 +122,7 @@ class WEIR_API buffer_pool {
   }
   [[nodiscard]] result<pooled_memory> try_take_cached(bytes size, const stream_ref& stream,
                                                       contents initial = contents::undefined,
-                                                      bytes alignment = pool_alignment) const;
+                                                      bytes alignment = default_alignment) const;
 
   /// As pooled_buffer::free(), but refuses a buffer of another pool: foreign_pointer.
   template <class T>
@@ -160,5 +164,8 @@ class WEIR_API buffer_pool {
 
   std::shared_ptr<pools::device_caches> state_;
 };
+
+/// "buffer_pool: " and its statistics.
+[[nodiscard]] WEIR_API std::string to_string(const buffer_pool& pool);
 
 }}  // namespace weir::v0

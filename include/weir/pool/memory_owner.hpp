@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 
@@ -16,9 +18,6 @@ namespace weir { inline namespace v0 {
 namespace pools {
 class memory_home;
 }
-
-/// The memory of every pool is at least so aligned.
-inline constexpr bytes pool_alignment{256};
 
 /// Memory of a pool that is freed with this object, on its stream, behind the work queued there.
 ///
@@ -29,7 +28,6 @@ class WEIR_API memory_owner {
  public:
   /// Whether it owns memory.
   explicit operator bool() const noexcept { return data_ != nullptr; }
-  [[nodiscard]] bool empty() const noexcept { return data_ == nullptr; }
   /// Whether it was freed by free().
   [[nodiscard]] bool is_freed() const noexcept { return past_ == past::freed; }
   /// Null if it owns none.
@@ -37,15 +35,21 @@ class WEIR_API memory_owner {
   /// As asked for; 0 if it owns none. Of a pointer that was imported: what the driver says, 0 if it
   /// does not.
   [[nodiscard]] bytes size() const noexcept { return size_; }
-  /// The stream it was allocated for, and will be freed on; needs one that was not default-made or
-  /// moved from.
-  [[nodiscard]] const stream_ref& stream() const noexcept { return *stream_; }
+  /// The stream it was allocated for, and will be freed on. One that was default-made or moved from
+  /// throws moved_from.
+  [[nodiscard]] const stream_ref& stream() const {
+    if (!stream_) raise(errc::moved_from);
+    return *stream_;
+  }
 
   /// Frees the memory now, behind the work queued on its stream, or on `stream` instead. Owns
   /// nothing afterwards, unless that fails. already_freed: freed or released before; moved_from: it
   /// never owned anything, or another does by now.
   result<void> free() { return free(nullptr); }
   result<void> free(const stream_ref& stream) { return free(&stream); }
+  /// Work queued on `stream` until the memory is freed may use it, too; the pool's record_stream()
+  /// says more.
+  result<void> record_stream(const stream_ref& stream) const;
   /// Gives the memory up to the caller, who frees it with the pool's try_deallocate().
   [[nodiscard]] void* release() noexcept;
 
@@ -73,5 +77,8 @@ class WEIR_API memory_owner {
   std::optional<stream_ref> stream_;
   past past_ = past::none;
 };
+
+/// "64 MiB at 0x7f0000000000", or "no memory".
+[[nodiscard]] WEIR_API std::string to_string(const memory_owner& memory);
 
 }}  // namespace weir::v0

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "weir/base/checked.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/result.hpp"
+#include "weir/buffer/device_span.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/pool/block_pool.hpp"
 #include "weir/pool/contents.hpp"
@@ -31,13 +31,10 @@ class WEIR_API pooled_memory : public memory_owner {
   [[nodiscard]] static result<pooled_memory> create(const block_pool& pool, bytes size,
                                                     const stream_ref& stream,
                                                     contents initial = contents::undefined,
-                                                    bytes alignment = pool_alignment) {
+                                                    bytes alignment = default_alignment) {
     return create(pool.state_, size, stream, initial, alignment);
   }
   pooled_memory() noexcept = default;
-
-  /// Work queued on `stream` until this is freed may use the memory, too.
-  result<void> record_stream(const stream_ref& stream) const;
 
  private:
   friend class buffer_pool;
@@ -73,17 +70,17 @@ class pooled_buffer {
 
   /// Whether it owns a buffer.
   explicit operator bool() const noexcept { return static_cast<bool>(memory_); }
-  [[nodiscard]] bool empty() const noexcept { return memory_.empty(); }
+  [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(memory_.data()); }
   [[nodiscard]] std::size_t size() const noexcept {
     return static_cast<std::size_t>(memory_.size().count() / sizeof(T));
   }
   [[nodiscard]] bytes size_bytes() const noexcept { return memory_.size(); }
-  /// The elements, as addresses; only those of a pinned_pool may be touched by the host.
-  [[nodiscard]] std::span<T> span() const noexcept { return {data(), size()}; }
-  [[nodiscard]] const stream_ref& stream() const noexcept { return memory_.stream(); }
+  /// The elements. The host may touch only those of a pinned_pool, by data() or as a pinned_buffer.
+  [[nodiscard]] device_span<T> span() const noexcept { return {data(), size()}; }
+  [[nodiscard]] const stream_ref& stream() const { return memory_.stream(); }
 
-  /// As those of pooled_memory.
+  /// As those of memory_owner.
   result<void> record_stream(const stream_ref& stream) const {
     return memory_.record_stream(stream);
   }
@@ -99,7 +96,7 @@ class pooled_buffer {
     return *size;
   }
   [[nodiscard]] static constexpr bytes alignment() noexcept {
-    return std::max(bytes{alignof(T)}, pool_alignment);
+    return std::max(bytes{alignof(T)}, default_alignment);
   }
 
   pooled_memory memory_;

@@ -178,14 +178,16 @@ class WEIR_API stream_pool {
   /// the descriptor is not that of a pool.
   [[nodiscard]] static result<stream_pool> import_descriptor(weir::device device, int number);
 
-  /// These five need a handle that was not moved from.
-  [[nodiscard]] weir::device device() const noexcept;
+  /// Whether requests are served: not moved from and not closed.
+  explicit operator bool() const noexcept;
+  // A handle that was moved from throws moved_from.
+  [[nodiscard]] weir::device device() const;
   /// As it was given; what can be changed later is asked of the driver.
-  [[nodiscard]] const stream_pool_config& config() const noexcept;
-  [[nodiscard]] bool is_default() const noexcept;
-  [[nodiscard]] bool is_imported() const noexcept;
+  [[nodiscard]] const stream_pool_config& config() const;
+  [[nodiscard]] bool is_default() const;
+  [[nodiscard]] bool is_imported() const;
   /// For code that speaks to the driver itself; null once closed.
-  [[nodiscard]] driver::CUmemoryPool handle() const noexcept;
+  [[nodiscard]] driver::CUmemoryPool handle() const;
 
   /// Destroys the pool now and says what was not freed. That memory stays good, and its owners and
   /// try_deallocate() can still free it; the driver lets the pool go with the last of it. If the
@@ -197,7 +199,7 @@ class WEIR_API stream_pool {
 
   /// Throws out_of_memory or failure.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
-                               bytes alignment = pool_alignment) const {
+                               bytes alignment = default_alignment) const {
     return try_allocate(size, stream, alignment).value();
   }
   /// Above `max`, or where the device is full, the pool waits for the device, releases what is idle
@@ -205,16 +207,22 @@ class WEIR_API stream_pool {
   /// releases memory only after the host has waited for the stream that freed it. A request larger
   /// than `max` is out_of_memory at once.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = pool_alignment) const;
+                                           bytes alignment = default_alignment) const;
   /// What is wrong goes to the error handler, with the address and the size. The forms with a size
   /// also check that it is the size that was asked for.
   void deallocate(void* pointer, const stream_ref& stream) const noexcept;
   void deallocate(void* pointer, bytes size, const stream_ref& stream) const noexcept;
   result<void> try_deallocate(void* pointer, const stream_ref& stream) const;
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+  /// Work queued on `stream` until the memory is freed may use it, too: the stream of the free then
+  /// waits for it. The stream may be of any device of the runtime. Costs a lock, and an event at
+  /// the free. A stream that is no weir::stream must live until then. capture_forbidden: the stream
+  /// is being captured, or is when the memory is freed; inside a capture make the stream of the
+  /// free wait for it instead.
+  result<void> record_stream(void* pointer, const stream_ref& stream) const;
   /// The same, freed with its owner.
   [[nodiscard]] result<stream_allocation> allocate_owned(bytes size, const stream_ref& stream,
-                                                         bytes alignment = pool_alignment) const;
+                                                         bytes alignment = default_alignment) const;
 
   // --- Attributes -------------------------------------------------------------------------------
 
@@ -275,15 +283,15 @@ class WEIR_API stream_pool {
 ///
 /// Keeps its pool alive, closed or not. Its stream must live until the free, unless it is a
 /// weir::stream: if that was closed, the free waits for the device. Another stream that frees it
-/// must have been made to wait for the work on its own. The per-thread stream is that of whoever
-/// frees. An owner made in a capture frees in that capture; once it is over the memory is the
-/// graph's, and the owner only lets go.
+/// must have been made to wait for the work on its own; record_stream() covers further ones. The
+/// per-thread stream is that of whoever frees. An owner made in a capture frees in that capture;
+/// once it is over the memory is the graph's, and the owner only lets go.
 class WEIR_API stream_allocation : public memory_owner {
  public:
   stream_allocation() noexcept = default;
 
-  /// Needs one that was not default-made or moved from.
-  [[nodiscard]] stream_pool pool() const noexcept;
+  /// One that was default-made or moved from throws moved_from.
+  [[nodiscard]] stream_pool pool() const;
 
  private:
   friend class stream_pool;
@@ -295,5 +303,8 @@ class WEIR_API stream_allocation : public memory_owner {
 [[nodiscard]] WEIR_API result<stream_allocation> stream_alloc(bytes size, const stream_ref& stream);
 WEIR_API result<void> stream_free(stream_allocation& memory);
 WEIR_API result<void> stream_free(stream_allocation& memory, const stream_ref& stream);
+
+/// "stream_pool of device 0: " and its statistics.
+[[nodiscard]] WEIR_API std::string to_string(const stream_pool& pool);
 
 }}  // namespace weir::v0

@@ -26,8 +26,9 @@ class WEIR_API aligned_resource {
   aligned_resource& operator=(const aligned_resource&) = default;
 
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = resource_alignment) const;
+                                           bytes alignment = default_alignment) const;
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+  result<void> record_stream(void* pointer, const stream_ref& stream) const;
 
   [[nodiscard]] bytes alignment() const noexcept;
   [[nodiscard]] any_resource upstream() const;

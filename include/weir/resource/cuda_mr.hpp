@@ -42,12 +42,12 @@ namespace weir { inline namespace v0 {
 template <bool HostAccessible>
 class basic_cuda_resource {
  public:
-  static constexpr std::size_t default_alignment = resource_alignment.count();
+  static constexpr std::size_t default_alignment = weir::default_alignment.count();
 
   /// invalid_argument: the resource is empty, or has not the property.
   [[nodiscard]] static result<basic_cuda_resource> create(any_resource memory) {
     if (memory && HostAccessible && !host_accessible(memory.kind()))
-      return error{.code = errc::invalid_argument, .detail = "the host cannot use device memory"};
+      return error{{.code = errc::invalid_argument, .detail = "the host cannot use device memory"}};
     WEIR_TRY_VALUE(synchronous, synchronous_resource::create(std::move(memory)));
     return basic_cuda_resource{std::move(synchronous)};
   }

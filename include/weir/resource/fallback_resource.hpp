@@ -10,9 +10,9 @@
 
 namespace weir { inline namespace v0 {
 
-/// Memory of `primary`, and of `alternate` for requests that primary refuses with out_of_memory or
-/// limit_exceeded. Every other error of primary is the caller's. Each block is freed with the one
-/// it came from.
+/// Memory of `primary`, and of `alternate` for requests that primary refuses with out_of_memory,
+/// whatever limit is in the way. Every other error of primary is the caller's. Each block is freed
+/// with the one it came from.
 ///
 /// A shared handle, never empty; keeps both alive. Any thread. Costs a look-up under a lock of its
 /// own. Bad input: as said in resources.hpp.
@@ -26,12 +26,13 @@ class WEIR_API fallback_resource {
 
   /// The alternate's error if both have no room.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = resource_alignment) const;
+                                           bytes alignment = default_alignment) const;
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+  result<void> record_stream(void* pointer, const stream_ref& stream) const;
 
-  /// Requests that the alternate has met, since the creation or the last reset_stats().
+  /// Requests that the alternate has met, since the creation or the last reset_counters().
   [[nodiscard]] std::uint64_t fallbacks() const noexcept;
-  void reset_stats() const noexcept;
+  void reset_counters() const noexcept;
   [[nodiscard]] any_resource primary() const;
   [[nodiscard]] any_resource alternate() const;
   [[nodiscard]] weir::device device() const;

@@ -29,10 +29,11 @@ class WEIR_API limiting_resource {
   limiting_resource(const limiting_resource&) = default;
   limiting_resource& operator=(const limiting_resource&) = default;
 
-  /// limit_exceeded: the budget has no room; the upstream was not called. Zero bytes are null.
+  /// out_of_memory: the budget has no room; the upstream was not called. Zero bytes are null.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = resource_alignment) const;
+                                           bytes alignment = default_alignment) const;
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+  result<void> record_stream(void* pointer, const stream_ref& stream) const;
 
   /// The requested sizes of live memory.
   [[nodiscard]] bytes used() const noexcept;

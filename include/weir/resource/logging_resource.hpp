@@ -47,14 +47,15 @@ class WEIR_API logging_resource {
   logging_resource& operator=(const logging_resource&) = default;
 
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = resource_alignment) const;
+                                           bytes alignment = default_alignment) const;
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+  result<void> record_stream(void* pointer, const stream_ref& stream) const;
 
-  /// The error that lost the first row, if one was lost since the last reset_stats().
+  /// The error that lost the first row, if one was lost since the last reset_counters().
   [[nodiscard]] result<void> log_state() const;
   [[nodiscard]] std::uint64_t lost_rows() const;
   /// No row counts as lost, and the error is forgotten.
-  void reset_stats() const;
+  void reset_counters() const;
 
   [[nodiscard]] any_resource upstream() const;
   [[nodiscard]] weir::device device() const;

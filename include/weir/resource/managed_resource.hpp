@@ -29,8 +29,9 @@ class WEIR_API managed_resource {
   managed_resource& operator=(const managed_resource&) = default;
 
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = resource_alignment) const;
+                                           bytes alignment = default_alignment) const;
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+  result<void> record_stream(void* pointer, const stream_ref& stream) const;
   [[nodiscard]] weir::device device() const noexcept;
   /// The requested sizes of live memory, summed up.
   [[nodiscard]] bytes in_use() const;

@@ -24,9 +24,6 @@
 
 namespace weir { inline namespace v0 {
 
-/// The alignment that every resource can give, and gives where none is named.
-inline constexpr bytes resource_alignment{256};
-
 namespace detail {
 
 template <class Type>
@@ -42,6 +39,9 @@ concept serves_streams = requires(Type& memory, const Type& same, bytes size,
 /// What every allocating type of weir is: a handle, cheap to copy, that hands out memory in stream
 /// order (see caching_allocator for what that means) and takes it back with the size that was asked
 /// for. Zero bytes give null, and freeing null does nothing. Any thread.
+///
+/// Such a type may also have `result<void> record_stream(void* pointer, const stream_ref& stream)`:
+/// work queued on that stream until the block is freed may use it, too. All of weir's have it.
 ///
 /// A type whose memory is not device memory says so with a member `static constexpr memory_kind
 /// kind`, or with a member function kind() where that depends on what it was made of.
@@ -77,19 +77,23 @@ class WEIR_API any_resource {
 
   /// Throws out_of_memory or failure.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
-                               bytes alignment = resource_alignment) const {
+                               bytes alignment = default_alignment) const {
     return try_allocate(size, stream, alignment).value();
   }
   /// moved_from: this is empty.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = resource_alignment) const;
+                                           bytes alignment = default_alignment) const;
   /// A failure goes to the error handler.
   void deallocate(void* pointer, bytes size, const stream_ref& stream) const noexcept;
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
 
-  /// Needs one that is not empty, like kind().
-  [[nodiscard]] weir::device device() const { return state_->device(); }
-  [[nodiscard]] memory_kind kind() const noexcept { return state_->kind(); }
+  /// Work queued on `stream` until the block is freed may use it, too; call it at any time before
+  /// the free. not_supported: what is held is not of weir and has no record_stream().
+  result<void> record_stream(void* pointer, const stream_ref& stream) const;
+
+  // An empty one throws moved_from.
+  [[nodiscard]] weir::device device() const { return held().device(); }
+  [[nodiscard]] memory_kind kind() const { return held().kind(); }
   /// The thing held, if it is of that type.
   template <stream_resource Type>
   [[nodiscard]] Type* target() const noexcept {
@@ -108,6 +112,7 @@ class WEIR_API any_resource {
     virtual ~interface() = default;
     virtual result<void*> try_allocate(bytes size, const stream_ref& stream, bytes alignment) = 0;
     virtual result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) = 0;
+    virtual result<void> record_stream(void* pointer, const stream_ref& stream) = 0;
     [[nodiscard]] virtual weir::device device() const = 0;
     [[nodiscard]] virtual memory_kind kind() const noexcept = 0;
     [[nodiscard]] virtual bool equals(const interface& other) const noexcept = 0;
@@ -122,6 +127,14 @@ class WEIR_API any_resource {
     result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) override {
       return memory.try_deallocate(pointer, size, stream);
     }
+    result<void> record_stream(void* pointer, const stream_ref& stream) override {
+      if constexpr (requires {
+                      { memory.record_stream(pointer, stream) } -> std::same_as<result<void>>;
+                    })
+        return memory.record_stream(pointer, stream);
+      else
+        return errc::not_supported;
+    }
     [[nodiscard]] weir::device device() const override { return memory.device(); }
     [[nodiscard]] memory_kind kind() const noexcept override { return kind_of(memory); }
     [[nodiscard]] bool equals(const interface& other) const noexcept override {
@@ -131,6 +144,11 @@ class WEIR_API any_resource {
 
     Type memory;
   };
+
+  [[nodiscard]] const interface& held() const {
+    if (state_ == nullptr) raise(errc::moved_from);
+    return *state_;
+  }
 
   std::shared_ptr<interface> state_;
 };

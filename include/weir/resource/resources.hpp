@@ -14,7 +14,7 @@
 // free themselves, whatever the upstream checks: double_free, if it comes soon after the first;
 // foreign_pointer; invalid_argument for a wrong size, which frees the memory all the same. A free
 // that the upstream refuses leaves the memory live. All other errors are the upstream's. Counters
-// begin at zero and are set back by reset_stats().
+// begin at zero and are set back by reset_counters().
 #pragma once
 
 // IWYU pragma: begin_exports

@@ -17,8 +17,8 @@ namespace weir { inline namespace v0 {
 /// allocates.
 using shortage_callback = std::function<bool(bytes needed, unsigned attempt)>;
 
-/// Passes requests on; where the upstream answers out_of_memory or limit_exceeded, calls the
-/// callback and tries again as long as that returns true, `most_retries` times at most. Every retry
+/// Passes requests on; where the upstream answers out_of_memory, calls the callback
+/// and tries again as long as that returns true, `most_retries` times at most. Every retry
 /// is a whole request: limits below are checked anew.
 ///
 /// A shared handle, never empty; keeps the upstream alive. Any thread. Costs nothing beside the
@@ -36,13 +36,14 @@ class WEIR_API retry_resource {
 
   /// The upstream's last error.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = resource_alignment) const;
+                                           bytes alignment = default_alignment) const;
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+  result<void> record_stream(void* pointer, const stream_ref& stream) const;
 
   /// Requests that failed at first and succeeded by a retry, since the creation or the last
-  /// reset_stats().
+  /// reset_counters().
   [[nodiscard]] std::uint64_t recoveries() const noexcept;
-  void reset_stats() const noexcept;
+  void reset_counters() const noexcept;
   [[nodiscard]] any_resource upstream() const;
   [[nodiscard]] weir::device device() const;
   [[nodiscard]] memory_kind kind() const noexcept;

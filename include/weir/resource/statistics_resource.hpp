@@ -45,13 +45,16 @@ class WEIR_API statistics_resource {
   statistics_resource& operator=(const statistics_resource&) = default;
 
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = resource_alignment) const;
+                                           bytes alignment = default_alignment) const;
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+  result<void> record_stream(void* pointer, const stream_ref& stream) const;
 
   /// Of the section that is being counted: since the latest push() that was not popped.
   [[nodiscard]] resource_stats stats() const;
-  /// The section's totals are zero from now on, and its peaks the current numbers, at least 0.
-  void reset_stats() const;
+  /// The section's peaks become the current numbers, at least 0.
+  void reset_peaks() const;
+  /// The section's totals become zero.
+  void reset_counters() const;
   /// Begins a section with all counters at zero; returns those of the enclosing section. Sections
   /// are the resource's, not the thread's.
   resource_stats push() const;

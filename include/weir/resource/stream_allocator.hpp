@@ -31,7 +31,7 @@ class stream_allocator {
 
   [[nodiscard]] Value* allocate(std::size_t count) {
     const auto size = checked_multiply(bytes{sizeof(Value)}, count);
-    if (!size) raise({.code = errc::size_overflow});
+    if (!size) raise({{.code = errc::size_overflow}});
     return static_cast<Value*>(memory_.allocate(*size, stream_));
   }
   void deallocate(Value* pointer, std::size_t count) noexcept {

@@ -24,10 +24,10 @@ class WEIR_API synchronous_resource {
   synchronous_resource& operator=(const synchronous_resource&) = default;
 
   /// Throws out_of_memory or failure.
-  [[nodiscard]] void* allocate(bytes size, bytes alignment = resource_alignment) const {
+  [[nodiscard]] void* allocate(bytes size, bytes alignment = default_alignment) const {
     return try_allocate(size, alignment).value();
   }
-  [[nodiscard]] result<void*> try_allocate(bytes size, bytes alignment = resource_alignment) const;
+  [[nodiscard]] result<void*> try_allocate(bytes size, bytes alignment = default_alignment) const;
   /// A failure goes to the error handler.
   void deallocate(void* pointer, bytes size) const noexcept;
   result<void> try_deallocate(void* pointer, bytes size) const;

@@ -67,8 +67,9 @@ class WEIR_API tracking_resource {
   tracking_resource& operator=(const tracking_resource&) = default;
 
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = resource_alignment) const;
+                                           bytes alignment = default_alignment) const;
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+  result<void> record_stream(void* pointer, const stream_ref& stream) const;
 
   /// The allocations that are live now.
   [[nodiscard]] live_report live() const;

@@ -263,7 +263,7 @@ struct migration_counts {
 [[nodiscard]] WEIR_API std::string to_string(const migration_counts& counts);
 
 /// While one lives, the work that this thread queues may touch bytes that no allocator has handed
-/// out. For whoever owns the memory under an allocator (segment_source) and copies it whole. Stays
+/// out. For whoever owns the memory under an allocator (memory_source) and copies it whole. Stays
 /// on its thread and in its block.
 class WEIR_API segment_owner_scope {
  public:

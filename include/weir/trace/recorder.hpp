@@ -2,10 +2,10 @@
 // weir::recorder: writes what happens to an allocator's memory to a .weirtrace, while it happens.
 //
 //   auto recorder = weir::recorder::start("run.weirtrace").value();
-//   auto registration = memory.add_observer(*recorder);
+//   auto registration = memory.add_observer(*recorder).value();
 //   launch(memory, stream);
-//   registration.end();
-//   recorder->stop().value();
+//   registration.close();
+//   recorder->close().value();
 //
 // A program that does not do so is recorded where the option `record` names a file, or the
 // environment variable WEIR_RECORD.
@@ -57,11 +57,11 @@ struct recorder_stats {
 
 /// Receives the events of one allocator, and writes them to a file on a thread of its own.
 ///
-/// Every event that was received before stop() is in the file, in an order in which it can have
+/// Every event that was received before close() is in the file, in an order in which it can have
 /// happened, unless it was dropped by choice or the disk was full. The file appears under its name
-/// at stop(); until then, and after a crash, it is a readable trace named `<path>.<process>.part`.
+/// at close(); until then, and after a crash, it is a readable trace named `<path>.<process>.part`.
 /// If the file cannot be written any further, recording ends, the error goes to the error handler
-/// and is what stop() returns; what stood under the name stays as it was.
+/// and is what close() returns; what stood under the name stays as it was.
 ///
 /// Where it is added to an allocator that is in use already, the recording begins with what the
 /// allocator holds then: reservations, and live blocks, which have no stack.
@@ -76,7 +76,7 @@ class WEIR_API recorder final : public event_sink {
   /// no_host_memory: the host has no memory for it, and there is no file.
   [[nodiscard]] static result<std::unique_ptr<recorder>> start(
       const std::string& path, const recorder_options& options = {});
-  /// As stop(); what fails goes to the error handler.
+  /// As close(); what fails goes to the error handler.
   ~recorder() override;
   recorder(const recorder&) = delete;
   recorder& operator=(const recorder&) = delete;
@@ -90,7 +90,7 @@ class WEIR_API recorder final : public event_sink {
   /// Returns when everything received so far is in the file.
   result<void> flush();
   /// Ends the recording; what is received later is ignored. Twice does no harm.
-  result<void> stop();
+  result<void> close();
   [[nodiscard]] recorder_stats stats() const;
 
  private:

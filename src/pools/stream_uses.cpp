@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gathering, polling and waiting for the users of memory.
-#include "buffers/stream_uses.hpp"
+#include "pools/stream_uses.hpp"
 
 #include <algorithm>
 #include <new>
@@ -10,7 +10,7 @@
 #include "device/finished_work.hpp"
 #include "pools/thread_stream.hpp"
 
-namespace weir { inline namespace v0 { namespace buffers {
+namespace weir { inline namespace v0 { namespace pools {
 
 namespace {
 
@@ -25,8 +25,8 @@ std::shared_ptr<event> mark_behind(const stream_ref& stream) {
 }
 
 error is_being_captured() {
-  return {.code = errc::capture_forbidden,
-          .detail = "a stream that uses the memory is being captured"};
+  return {{.code = errc::capture_forbidden,
+           .detail = "a stream that uses the memory is being captured"}};
 }
 
 /// Of two outcomes the one that says more about the work that may still run.
@@ -58,6 +58,19 @@ result<void> awaited_work::wait() const {
   for (const weir::device each : devices_) {
     const context_scope bound{each};
     merge(outcome, detail::wait_for_all_work(bound));
+  }
+  return outcome;
+}
+
+result<void> awaited_work::queue_before(const stream_ref& later) const {
+  const context_scope bound{later.device()};
+  const thread_capture_mode_guard relaxed{later.device()};
+  if (!relaxed) return relaxed.error();
+  for (const auto& mark : marks_) WEIR_TRY(later.wait(*mark));
+  result<void> outcome;
+  for (const weir::device each : devices_) {
+    const context_scope there{each};
+    merge(outcome, detail::wait_for_all_work(there));
   }
   return outcome;
 }
@@ -125,10 +138,10 @@ result<bool> stream_uses::is_done(const use& asked) {
     return asked.mark->is_complete(bound);
   }
   if (asked.closed || detail::is_of_another_thread(asked.thread)) {
-    return error{.code = errc::not_supported,
-                 .detail =
-                     "only view() can tell whether the work of this closed stream, or of another "
-                     "thread's default stream, has finished"};
+    return error{{.code = errc::not_supported,
+                  .detail =
+                      "only view() can tell whether the work of this closed stream, or of another "
+                      "thread's default stream, has finished"}};
   }
   WEIR_TRY_VALUE(capturing, asked.stream.is_capturing(bound));
   if (capturing) return is_being_captured();

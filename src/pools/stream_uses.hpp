@@ -2,8 +2,10 @@
 // The streams whose work may use a piece of memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "weir/base/result.hpp"
@@ -11,7 +13,7 @@
 #include "weir/device/event.hpp"
 #include "weir/device/stream.hpp"
 
-namespace weir { inline namespace v0 { namespace buffers {
+namespace weir { inline namespace v0 { namespace pools {
 
 /// What the host has to wait for. Gathered with the lock of the stream_uses, and waited for without
 /// it. One thread.
@@ -20,10 +22,14 @@ class awaited_work {
   void add(std::shared_ptr<const event> mark) { marks_.push_back(std::move(mark)); }
   /// All work of the device.
   void add(weir::device device);
+  [[nodiscard]] bool empty() const noexcept { return marks_.empty() && devices_.empty(); }
   /// Waits for all of it, and leaves every capture valid. A device that cannot be waited for does
   /// not keep the others from being waited for. An error that says that a device does no work
   /// (detail::does_no_work) is returned only if nothing else went wrong.
   [[nodiscard]] result<void> wait() const;
+  /// Makes `later`, which is in no capture, wait for all of it instead. What has no mark is waited
+  /// for on the host.
+  [[nodiscard]] result<void> queue_before(const stream_ref& later) const;
 
  private:
   std::vector<std::shared_ptr<const event>> marks_;
@@ -51,6 +57,11 @@ class stream_uses {
   [[nodiscard]] result<void> gather(awaited_work& into, captures captured) const;
   /// capture_forbidden: a stream is being captured.
   [[nodiscard]] result<void> refuse_captures() const;
+  /// The device of a use, by its number from 0; none behind the last.
+  [[nodiscard]] std::optional<weir::device> device_of(std::size_t number) const noexcept {
+    if (number >= uses_.size()) return std::nullopt;
+    return uses_[number].stream.device();
+  }
   /// Whether everything is done, without waiting. capture_forbidden: a stream is being captured;
   /// not_supported: only waiting can tell.
   [[nodiscard]] result<bool> poll();
