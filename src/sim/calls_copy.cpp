@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sim/costs.hpp"
+#include "sim/graphs.hpp"
 #include "sim/sparse_copy.hpp"
 #include "sim/state.hpp"
 
@@ -33,6 +34,34 @@ bool copy_pageable(std::uint64_t to, std::uint64_t from, std::uint64_t size) {
 
 std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
+/// What one side of a copy or fill is.
+struct memory_side {
+  bool known = false;  ///< else pageable host memory
+  bool host = true;    ///< pageable or pinned
+  bool managed = false;
+};
+
+/// Memory that a graph allocates is known to a capture before its first launch puts pages behind
+/// it.
+bool is_for_graph(state& machine, const stream_state& stream, const range& extent) {
+  return stream.capturing && machine.graphs->memory.device_of(extent) >= 0;
+}
+
+memory_side side_at(state& machine, const stream_state& stream, std::uint64_t address) {
+  if (const region* const area = machine.space.find(address)) {
+    return {.known = true, .host = area->device < 0, .managed = area->managed != nullptr};
+  }
+  return is_for_graph(machine, stream, {address, 1}) ? memory_side{.known = true, .host = false}
+                                                     : memory_side{};
+}
+
+/// Whether a copy or fill on `stream` may do `request`. The engine of the device that owns the
+/// memory does it.
+bool may_do(state& machine, const stream_state& stream, const access& request) {
+  return machine.flow.allowed(stream.device, true, request) ||
+         is_for_graph(machine, stream, request.extent);
+}
+
 /// How a call is categorised by NVIDIA's "API synchronization behavior": those without a stream are
 /// synchronous, those with one asynchronous. What the host waits for depends on the memory, too.
 enum class form { synchronous, asynchronous };
@@ -41,35 +70,36 @@ enum class form { synchronous, asynchronous };
 /// that the call becomes.
 class copy {
  public:
-  copy(state& machine, shape layout) : machine_{machine}, layout_{std::move(layout)} {
+  copy(state& machine, std::shared_ptr<stream_state> stream, shape layout)
+      : machine_{machine}, stream_{std::move(stream)}, layout_{std::move(layout)} {
     if (layout_.to.empty()) return;
-    const region* const to = machine_.space.find(layout_.to.front());
-    const region* const from = machine_.space.find(layout_.from.front());
-    to_pageable_ = to == nullptr;
-    from_pageable_ = from == nullptr;
-    to_host_ = to_pageable_ || to->device < 0;
-    from_host_ = from_pageable_ || from->device < 0;
+    const memory_side to = side_at(machine_, *stream_, layout_.to.front());
+    const memory_side from = side_at(machine_, *stream_, layout_.from.front());
+    to_pageable_ = !to.known;
+    from_pageable_ = !from.known;
+    to_host_ = to.host;
+    from_host_ = from.host;
   }
 
-  /// Queues the copy on `stream`. A source in pageable memory is read before the call returns, a
+  /// Queues the copy on its stream. A source in pageable memory is read before the call returns, a
   /// destination there is written before it does.
-  CUresult queue(const std::shared_ptr<stream_state>& stream, form called) {
+  CUresult queue(form called) {
     if (layout_.size() == 0) return CUDA_SUCCESS;
     // Inside a capture nothing is read or waited for.
-    const bool staged = !stream->capturing;
+    const bool staged = !stream_->capturing;
     if (called == form::synchronous && from_pageable_ && !to_host_) {
-      if (const CUresult failure = machine_.drain(stream); failure != CUDA_SUCCESS) return failure;
+      if (const CUresult failure = machine_.drain(stream_); failure != CUDA_SUCCESS) return failure;
     }
     if (staged && from_pageable_ && !read_source()) return CUDA_ERROR_INVALID_VALUE;
     const std::vector<std::uint64_t> destination = layout_.to;
     if (staged && to_pageable_) layout_.to = rows_of_staging();
     work description = describe();
     for (const access& each : description.accesses) {
-      if (!machine_.flow.allowed(stream->device, true, each)) return CUDA_ERROR_INVALID_VALUE;
+      if (!may_do(machine_, *stream_, each)) return CUDA_ERROR_INVALID_VALUE;
     }
     machine_.charge(1, layout_.size());
-    if (!staged || !host_waits(called)) return machine_.submit(stream, std::move(description));
-    const CUresult answer = machine_.submit_and_wait(stream, std::move(description));
+    if (!staged || !host_waits(called)) return machine_.submit(stream_, std::move(description));
+    const CUresult answer = machine_.submit_and_wait(stream_, std::move(description));
     if (answer != CUDA_SUCCESS || !to_pageable_) return answer;
     for (std::size_t i = 0; i < destination.size(); ++i) {
       if (!copy_pageable(destination[i], layout_.to[i], layout_.width))
@@ -149,6 +179,7 @@ class copy {
   }
 
   state& machine_;
+  std::shared_ptr<stream_state> stream_;
   shape layout_;
   bool to_pageable_ = false;
   bool from_pageable_ = false;
@@ -180,16 +211,16 @@ CUresult queue_fill(state& machine, const std::shared_ptr<stream_state>& stream,
   if (width / request.element != request.count || (request.rows > 1 && request.pitch < width)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const region* const area = machine.space.find(request.to);
-  if (area == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const memory_side target = side_at(machine, *stream, request.to);
+  if (!target.known) return CUDA_ERROR_INVALID_VALUE;
   // "The synchronous memset functions are asynchronous with respect to the host except when the
   // target is pinned host memory or a Unified Memory region" ("API synchronization behavior").
-  const bool host_waits = called == form::synchronous && (area->device < 0 || area->managed);
+  const bool host_waits = called == form::synchronous && (target.host || target.managed);
   work description{.type = CU_GRAPH_NODE_TYPE_MEMSET, .label = "fill", .by_owner = true};
   for (std::uint64_t row = 0; row < request.rows; ++row) {
     // Row by row: of more rows than there is memory for, no list is made.
     const access each = writes(request.to + row * request.pitch, width);
-    if (!machine.flow.allowed(stream->device, true, each)) return CUDA_ERROR_INVALID_VALUE;
+    if (!may_do(machine, *stream, each)) return CUDA_ERROR_INVALID_VALUE;
     description.accesses.push_back(each);
   }
   description.takes = costs::moving(width * request.rows, costs::fill_rate);
@@ -239,7 +270,7 @@ CUresult queue_box(state& machine, const std::shared_ptr<stream_state>& stream, 
   if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
   if (!to.usable(width) || !from.usable(width)) return CUDA_ERROR_INVALID_VALUE;
   for (const side* const each : {&to, &from}) {
-    if (each->type == CU_MEMORYTYPE_DEVICE && machine.space.find(each->row(0, 0)) == nullptr) {
+    if (each->type == CU_MEMORYTYPE_DEVICE && !side_at(machine, *stream, each->row(0, 0)).known) {
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
@@ -250,7 +281,7 @@ CUresult queue_box(state& machine, const std::shared_ptr<stream_state>& stream, 
       rows.from.push_back(from.row(y, z));
     }
   }
-  return copy{machine, std::move(rows)}.queue(stream, form::asynchronous);
+  return copy{machine, stream, std::move(rows)}.queue(form::asynchronous);
 }
 
 /// Null for copies of nothing: the driver does not look at the addresses then.
@@ -268,11 +299,11 @@ CUresult copy_line(state& machine, CUstream handle, CUdeviceptr to, CUdeviceptr 
   if (null_side(to, from, size)) return CUDA_ERROR_INVALID_VALUE;
   const bool check_to = must_be == known::destination || must_be == known::both;
   const bool check_from = must_be == known::source || must_be == known::both;
-  if (size != 0 && ((check_to && machine.space.find(to) == nullptr) ||
-                    (check_from && machine.space.find(from) == nullptr))) {
+  if (size != 0 && ((check_to && !side_at(machine, *stream, to).known) ||
+                    (check_from && !side_at(machine, *stream, from).known))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return copy{machine, line(to, from, size)}.queue(stream, called);
+  return copy{machine, stream, line(to, from, size)}.queue(called);
 }
 
 }  // namespace
@@ -391,7 +422,7 @@ CUresult state::memcpy_batch_async(CUdeviceptr* destinations, CUdeviceptr* sourc
   }
   for (std::size_t i = 0; i < count; ++i) {
     const CUresult answer =
-        copy{*this, line(destinations[i], sources[i], sizes[i])}.queue(stream, form::asynchronous);
+        copy{*this, stream, line(destinations[i], sources[i], sizes[i])}.queue(form::asynchronous);
     if (answer != CUDA_SUCCESS) {
       if (failed != nullptr) *failed = i;
       return answer;

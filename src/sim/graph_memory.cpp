@@ -82,6 +82,14 @@ std::shared_ptr<graph_allocation> graph_memory::find(CUdeviceptr address) const 
   return known == all_.end() ? nullptr : known->second;
 }
 
+int graph_memory::device_of(const range& extent) const noexcept {
+  for (const auto& block : blocks_) {
+    const std::uint64_t offset = extent.address - block->address;
+    if (offset < block->size && extent.size <= block->size - offset) return block->device;
+  }
+  return -1;
+}
+
 // --- Pages --------------------------------------------------------------------------------------
 
 std::shared_ptr<physical> graph_memory::take_cached(int device, std::uint64_t size) {

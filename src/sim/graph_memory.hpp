@@ -59,6 +59,8 @@ class graph_memory {
                                            std::vector<driver::CUmemAccess_flags> rights);
   /// The allocation that begins at `address`; null if there is none.
   [[nodiscard]] std::shared_ptr<graph_allocation> find(driver::CUdeviceptr address) const;
+  /// The device of the block that holds `extent`, with or without pages; -1 if no block does.
+  [[nodiscard]] int device_of(const range& extent) const noexcept;
 
   /// Puts pages behind the block; false if the device has no room.
   [[nodiscard]] bool attach(graph_block& block);

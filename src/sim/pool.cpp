@@ -292,6 +292,14 @@ void pool::clear() {
   used_.current = 0;
 }
 
+void pool::release_unused() {
+  // Of a pool without a handle, "the resources associated with the pool will be released
+  // automatically once there are no more outstanding allocations" (cuMemPoolDestroy): that its
+  // frees are done is enough, whether or not the host has waited for them.
+  if (retired_) settle_completed();
+  trim(0);
+}
+
 void pool::retire() {
   retired_ = true;
   threshold_ = 0;

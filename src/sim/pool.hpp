@@ -59,7 +59,8 @@ class pool {
   void after_synchronize();
   /// Releases pages while at least `keep` bytes stay reserved.
   void trim(std::uint64_t keep);
-  void release_unused() { trim(0); }
+  /// Releases all that is unused, when the device has no room for something else.
+  void release_unused();
   /// The context is reset: allocations and frees are forgotten, all pages are released.
   void clear();
   /// The handle is gone. The pool lives on until its last allocation is freed and settled.

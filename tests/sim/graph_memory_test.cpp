@@ -104,6 +104,58 @@ TEST_F(graph_memory_test, captured_allocation_lives_inside_the_graph) {
   EXPECT_THAT(hazards(), IsEmpty());
 }
 
+/// Fills and copies of a capture may use memory that the graph allocates, before it has pages.
+TEST_F(graph_memory_test, captured_fills_and_copies_use_memory_of_the_graph) {
+  const CUstream s = stream();
+  const CUdeviceptr kept = memory(mib);
+  std::vector<int> from(mib / sizeof(int), 3);
+  std::vector<int> seen(mib / sizeof(int));
+  begin(s);
+  CUdeviceptr p = 0;
+  CUdeviceptr q = 0;
+  ASSERT_EQ(cuda.mem_alloc_async(&p, mib, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.mem_alloc_async(&q, mib, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.memset_d32_async(p, 7, mib / 4, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.memset_d8_async(p, 0, 4, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.memcpy_dtod_async(q, p, mib, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.memcpy_htod_async(q + 8, from.data(), 4, s), CUDA_SUCCESS);
+  CUDA_MEMCPY2D box{};
+  box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  box.srcDevice = q;
+  box.dstDevice = kept;
+  box.srcPitch = box.dstPitch = box.WidthInBytes = 512;
+  box.Height = mib / 512;
+  EXPECT_EQ(cuda.memcpy_2d_async(&box, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.memcpy_dtoh_async(seen.data(), q, 4, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.mem_free_async(q, s), CUDA_SUCCESS);
+  const CUgraphExec exec = executable(end(s));
+  for (int i = 0; i < 2; ++i) {
+    seen[0] = 9;
+    launch(exec, s);
+    wait_for(s);
+    EXPECT_EQ(seen[0], 0);
+    ASSERT_EQ(cuda.memcpy_dtoh(seen.data(), kept, mib), CUDA_SUCCESS);
+    EXPECT_THAT(std::vector<int>(seen.begin(), seen.begin() + 4), ElementsAre(0, 7, 3, 7));
+    EXPECT_EQ(seen.back(), 7);
+  }
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(graph_memory_test, copies_outside_of_the_capture_know_no_memory_without_pages) {
+  const CUstream s = stream();
+  const CUstream other = stream();
+  begin(s, CU_STREAM_CAPTURE_MODE_RELAXED);
+  CUdeviceptr p = 0;
+  ASSERT_EQ(cuda.mem_alloc_async(&p, mib, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.memset_d8_async(p, 0, 4, other), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.memcpy_dtod_async(p, memory(mib), 4, other), CUDA_ERROR_INVALID_VALUE);
+  // Beyond the driver's unit there is nothing in a capture either.
+  EXPECT_EQ(cuda.memset_d8_async(p, 0, pool_unit + 1, s), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.memset_d8_async(p + pool_unit, 0, 1, s), CUDA_ERROR_INVALID_VALUE);
+  end(s);
+}
+
 TEST_F(graph_memory_test, high_marks_can_be_reset_only_to_zero) {
   const CUstream s = stream();
   const CUgraph graph = empty_graph();

@@ -453,6 +453,20 @@ TEST_F(pools, destroying_a_pool_waits_for_its_last_allocation) {
   EXPECT_THAT(hazards(), IsEmpty());
 }
 
+TEST_F(pools, a_destroyed_pool_whose_frees_are_done_makes_room_before_anybody_waits) {
+  machine->set_capacity(device_id{0}, machine->used(device_id{0}) + bytes{4 * page});
+  CUmemoryPool of = keeping();
+  const CUdeviceptr made = take(of, 3 * page, a);
+  EXPECT_EQ(cuda.memset_d8_async(made, 1, mib, a), CUDA_SUCCESS);
+  give(made, a);
+  ASSERT_EQ(cuda.mem_pool_destroy(of), CUDA_SUCCESS);
+  CUdeviceptr other = 0;
+  EXPECT_EQ(cuda.mem_alloc(&other, 2 * page), CUDA_ERROR_OUT_OF_MEMORY) << "the free is not done";
+  machine->run_until_idle();
+  EXPECT_EQ(cuda.mem_alloc(&other, 2 * page), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
 TEST_F(pools, a_reset_context_takes_everything_along) {
   const std::uint64_t before = machine->used(device_id{0}).count();
   CUmemoryPool of = keeping();

@@ -88,8 +88,9 @@ struct box {
 
 /// Queues a copy of `rows` rows of `width` bytes. Nothing is queued for an empty box.
 /// invalid_argument: an address is null; a pitch is smaller than the width; a plane has fewer rows
-/// than the box; or the sides overlap. Sides that interleave are fine if their pitches (and rows of
-/// a plane) are the same. size_overflow: a side reaches over the end of the addresses.
+/// than the box; or the sides overlap. The pitch of a single row, and the rows of a single plane,
+/// are not looked at. Sides that interleave are fine if their pitches (and rows of a plane) are the
+/// same. size_overflow: a side reaches over the end of the addresses.
 WEIR_API result<void> copy_2d(const pitched_memory& to, const const_pitched_memory& from,
                               bytes width, std::uint64_t rows, const stream_ref& stream);
 WEIR_API result<void> copy_3d(const pitched_memory& to, const const_pitched_memory& from,
