@@ -39,13 +39,14 @@ BLOCKING_FUNCTIONS = {
     "src/pools/block_cache_end.cpp": ("wait_for_all_users",),
     "src/pools/block_source.cpp": ("plain_memory", "pinned_memory"),
     "src/pools/foreign_use.cpp": ("wait",),
+    "src/pools/recorded_uses.cpp": ("wait_for_devices",),
     "src/pools/stream_pool_memory.cpp": ("allocate", "release_surplus"),
+    "src/pools/stream_uses.cpp": ("wait", "queue_before"),
     "src/resources/driver_memory.cpp": ("allocate", "deallocate", "~driver_memory"),
     "src/buffers/device_buffer.cpp": ("hand_over", "read"),
     "src/buffers/host_memory.cpp": ("close",),
     "src/buffers/managed_state.cpp": ("begin_view", "wait_for_users", "free"),
     "src/buffers/staging.cpp": ("wait_for",),
-    "src/buffers/stream_uses.cpp": ("wait",),
     "src/sharing/device_idle.cpp": ("wait_until_idle",),
 }
 FUNCTION = re.compile(r"^[A-Za-z].*?([\w~]+)\(")  # the head of a definition, at the beginning of a line

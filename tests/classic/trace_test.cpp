@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(
     all, refused_traces,
     ::testing::Values(refused{happened(trace_kind::allocate, 1), "allocated twice"},
                       refused{happened(trace_kind::deallocate, 2), "not allocated"},
-                      refused{happened(trace_kind::reusable, 1), "out of turn"},
+                      refused{happened(trace_kind::reusable, 1), "freed before its release"},
                       refused{happened(trace_kind::marker, 0), "not an event"}));
 
 TEST(trace, a_missing_file_is_an_error) {

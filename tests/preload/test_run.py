@@ -708,7 +708,7 @@ class Library(Case):
         text = subprocess.run(["readelf", "--dynamic", "--wide", arguments.preload], capture_output=True, text=True,
                               check=True).stdout
         for name in re.findall(r"\(NEEDED\).*\[(.+)\]", text):
-            self.assertRegex(name, r"^(libc|libm|libdl|libpthread|ld-linux[-\w]*)\.so")
+            self.assertRegex(name, r"^(libc|libm|libdl|libpthread|libgcc_s|ld-linux[-\w]*)\.so")
 
 
 if __name__ == "__main__":
