@@ -20,8 +20,8 @@
  *    error handler (weir_set_error_handler). Frees that come when the driver is shut down already,
  *    or the device's context is gone, are silent: there is nothing left to free.
  *  - Streams are CUstream or cudaStream_t; null is the legacy stream. These allocators have the
- *    option heap_allow_unreleased_streams unless the environment or the program switches it off: a stream
- *    is queried only in calls that name it, and may be destroyed without notice once none will.
+ *    option heap_allow_unreleased_streams unless the environment or the program switches it off: a
+ * stream is queried only in calls that name it, and may be destroyed without notice once none will.
  *    weir_plugin_release_stream() and, for streams that stay, weir_watch_stream() let memory change
  *    streams sooner.
  */

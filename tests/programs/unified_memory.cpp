@@ -45,8 +45,7 @@ void unified_memory::write(held& buffer) {
   if (!lanes_.is_usable(buffer.on)) return;
   const stream_ref stream = lanes_.ref(buffer.on);
   world_.log("write a unified buffer on " + lanes_.text(buffer.on));
-  const auto elements =
-      faults_.call("use_on", [&] { return buffer.memory.use_on(stream); });
+  const auto elements = faults_.call("use_on", [&] { return buffer.memory.use_on(stream); });
   if (!faults_.accept(elements, "use_on")) return;
   buffer.value = ++values_;
   std::uint64_t* const data = elements->data();
