@@ -457,7 +457,7 @@ void program::end_capture() {
   const std::size_t on = *std::exchange(capturing_, std::nullopt);
   driver::CUgraph captured = nullptr;
   succeed(cuda.stream_end_capture(ref(on).handle(), &captured), "end capture");
-  call([&] { return claim_.end(), 0; });
+  call([&] { return claim_.end_capture(), 0; });
   const unsigned choice = input_.next();
   graph instantiated;
   bool tied = false;
