@@ -219,15 +219,98 @@ class Building(Case):
         self.extensions.mkdir()
         name = _torch_extension.file_name(Torch("2.11.0+cu130", "13.0", True))
         (self.extensions / name).write_bytes(b"not a library")
-        with self.assertWarnsRegex(RuntimeWarning, "cannot be loaded .*it is compiled anew"), \
-                self.assertLogs("weir.torch", "WARNING"), self.assertRaisesRegex(RuntimeError, "could not be built"):
+        with self.assertLogs("weir.torch", "WARNING") as logged, self.assertRaisesRegex(RuntimeError, "could not be built"):
             self.enable(WEIR_TORCH_EXTENSIONS=str(self.extensions), CUDA_HOME=str(self.cuda()))
+        self.assertIn(f"{self.extensions / name} was built for this torch and cannot be loaded (", logged.output[0])
+        self.assertRegex(logged.output[0], r"\)\. One is compiled now, ")
         self.assertEqual(len(self.fake.builds), 1)
 
     def cuda(self):
         (self.folder / "cuda/include").mkdir(parents=True)
         (self.folder / "cuda/include/cuda_runtime_api.h").touch()
         return self.folder / "cuda"
+
+
+class Choosing(Case):
+    """Which of many built extensions is taken: empty files with the names of extensions for other torches, CUDAs, C++ ABIs,
+    Pythons and weirs."""
+
+    THIS = Torch("2.11.0+cu130", "13.0", True)
+
+    def setUp(self):
+        super().setUp()
+        self.extensions.mkdir()
+        patch = unittest.mock.patch.dict(os.environ, WEIR_TORCH_EXTENSIONS=str(self.extensions))
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.right = _torch_extension.file_name(self.THIS)
+        version, abi = _native.lib.weir_version_text().decode(), _torch_extension.python_abi()
+        self.wrong = {  # what each is for, as messages say it
+            "torch 2.10.0": _torch_extension.file_name(Torch("2.10.0", "13.0", True)),
+            "torch 2.11.1": _torch_extension.file_name(Torch("2.11.1+cu130", "13.0", True)),
+            "torch 2.11.0a0_git1": _torch_extension.file_name(Torch("2.11.0a0:git1", "13.0", True)),
+            "CUDA 12": _torch_extension.file_name(Torch("2.11.0+cu128", "12.8", True)),
+            "the C++ ABI before C++11": _torch_extension.file_name(Torch("2.11.0+cu130", "13.0", False)),
+            "cpython-39-riscv64-linux-gnu": self.right.replace(abi, "cpython-39-riscv64-linux-gnu"),
+            "weir 9.8.7": self.right.replace(f"weir{version}", "weir9.8.7"),
+            "another state of weir's sources": re.sub("[0-9a-f]{12}", "0123456789ab", self.right),
+        }
+
+    def put(self, name, folder=None):
+        target = (folder or self.extensions) / name
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(f"not a library: {name}")
+        return target
+
+    def test_each_part_of_the_name_decides(self):
+        self.assertEqual(len(set(self.wrong.values()) | {self.right}), len(self.wrong) + 1)
+        for text, name in self.wrong.items():
+            self.put(name)
+            self.assertEqual(_torch_extension.differences(self.right, name), [text])
+        self.assertIsNone(_torch_extension.find(self.THIS))
+        right = self.put(self.right)
+        self.assertEqual(_torch_extension.find(self.THIS), right)
+        self.assertEqual(_torch_extension.find(Torch("2.11.0", "13.1", True)), right)  # another minor version of CUDA
+        for torch, part in ((Torch("2.10.0+cu130", "13.0", True), "torch 2.10.0"), (Torch("2.11.0", "12.6", True), "CUDA 12"),
+                            (Torch("2.11.0", "13.0", False), "the C++ ABI before C++11")):
+            self.assertEqual(_torch_extension.find(torch), self.extensions / self.wrong[part])
+
+    def test_another_python_takes_its_own(self):
+        mine, other = self.put(self.right), self.put(self.wrong["cpython-39-riscv64-linux-gnu"])
+        self.assertEqual(_torch_extension.find(self.THIS), mine)
+        with unittest.mock.patch.object(_torch_extension, "python_abi", lambda: "cpython-39-riscv64-linux-gnu"):
+            self.assertEqual(_torch_extension.find(self.THIS), other)
+
+    def test_the_first_folder_wins_and_the_package_comes_last(self):
+        package = self.folder / "package"
+        package.mkdir()
+        last = self.put(self.right, package / "torch_extensions")
+        with unittest.mock.patch.object(_native, "PACKAGE", package):
+            self.assertEqual(_torch_extension.find(self.THIS), last)
+            second = self.put(self.right, self.folder / "second")
+            with unittest.mock.patch.dict(os.environ, WEIR_TORCH_EXTENSIONS=f"{self.folder / 'none'}:{second.parent}"):
+                self.assertEqual(_torch_extension.find(self.THIS), second)
+                first = self.put(self.right)
+                with unittest.mock.patch.dict(os.environ, WEIR_TORCH_EXTENSIONS=f"{self.extensions}:{second.parent}"):
+                    self.assertEqual(_torch_extension.find(self.THIS), first)
+
+    def test_the_error_names_what_the_found_ones_are_for(self):
+        self.assertRegex(_torch_extension.mismatch(self.THIS), rf"looked for {re.escape(self.right)} in "
+                         rf"{re.escape(str(self.extensions))}, .*torch_extensions, and there are none$")
+        for text, name in self.wrong.items():
+            path = self.put(name)
+            self.assertTrue(_torch_extension.mismatch(self.THIS).endswith(f", and found {name} (for {text})"), text)
+            path.unlink()
+        both = _torch_extension.file_name(Torch("2.9.1", "12.8", False))
+        self.put(both)
+        self.assertIn(f"found {both} (for torch 2.9.1, CUDA 12, the C++ ABI before C++11)", _torch_extension.mismatch(self.THIS))
+        self.put("weir-torch-of-somebody.so")
+        for name in self.wrong.values():
+            self.put(name)
+        said = _torch_extension.mismatch(self.THIS)
+        self.assertTrue(said.endswith(" and 7 more"), said)
+        self.assertNotIn(both, said)  # the nearest are named
+        self.assertEqual(said.count(".so (for "), 3)
 
 
 class Refusals(Case):
@@ -238,10 +321,33 @@ class Refusals(Case):
         with self.assertRaises(RuntimeError) as caught:
             self.enable(path="/nowhere", WEIR_TORCH_EXTENSIONS=str(self.extensions))
         wanted = _torch_extension.file_name(Torch("2.11.0+cu130", "13.0", True))
-        self.assertRegex(str(caught.exception), re.escape(f"looked for {wanted}, and found are {other}; and none can be compiled "
-                                                          "here without a C++ compiler (c++) and ninja. Either install"))
+        self.assertTrue(str(caught.exception).startswith(
+            f"weir.torch: no built extension fits torch 2.11.0+cu130 (CUDA 13.0, {_torch_extension.python_abi()}): looked for {wanted} "
+            f"in {self.extensions}, "), caught.exception)
+        self.assertIn(f", and found {other} (for torch 2.10.0, CUDA 12); and none can be compiled here without a C++ compiler (c++) and "
+                      "ninja. Either install", str(caught.exception))
         self.assertRegex(str(caught.exception), "WEIR_TORCH_EXTENSIONS; or use weir.torch.pluggable")
         self.assertEqual(self.fake.builds, [])
+
+    def test_one_that_cannot_be_loaded_without_a_compiler(self):
+        self.extensions.mkdir()
+        name = _torch_extension.file_name(Torch("2.11.0+cu130", "13.0", True))
+        (self.extensions / name).write_bytes(b"not a library")
+        with self.assertRaises(RuntimeError) as caught:
+            self.enable(path="/nowhere", WEIR_TORCH_EXTENSIONS=str(self.extensions))
+        self.assertRegex(str(caught.exception), rf"^weir\.torch: {re.escape(str(self.extensions / name))} was built for this torch and cannot "
+                         r"be loaded \(.*\); and none can be compiled here without a C\+\+ compiler \(c\+\+\) and ninja\. Either install")
+        self.assertEqual(self.fake.builds, [])
+
+    def test_the_old_abi_is_refused_also_where_an_extension_was_built_for_it(self):
+        self.extensions.mkdir()
+        (self.extensions / _torch_extension.file_name(Torch("2.6.0+cu124", "12.4", False))).write_bytes(b"not a library")
+        fake = fake_torch.Fake("2.6.0+cu124", cuda="12.4", cxx11_abi=False)
+        module = fake.install()
+        self.addCleanup(fake.remove)
+        with unittest.mock.patch.dict(os.environ, WEIR_TORCH_EXTENSIONS=str(self.extensions)), \
+                self.assertRaisesRegex(RuntimeError, "C\\+\\+ ABI from before 2011"):
+            module.enable()
 
     def test_the_builder_runs_without_torch_and_nothing_else_does(self):
         support_path = {"PYTHONPATH": str(support.PYTHON)}

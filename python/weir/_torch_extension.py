@@ -122,11 +122,32 @@ def advice() -> str:
             "or use weir.torch.pluggable(), which needs no extension and does less.")
 
 
+# What a name says, in the order of its parts.
+_NAME = re.compile(r"weir(?P<weir>.+?)-torch(?P<torch>.+?)-cuda(?P<cuda>\d+)-(?P<cxx>cxx11|precxx11)-(?P<python>.+)-"
+                   r"(?P<sources>[0-9a-f]{12})\.so")
+_CXX = {"cxx11": "the C++11 ABI", "precxx11": "the C++ ABI before C++11"}
+
+
+def differences(wanted: str, name: str) -> List[str]:
+    """What the extension of this name is for, where that differs from the wanted one: ["torch 2.10.0", "CUDA 12"]."""
+    this, other = _NAME.fullmatch(wanted), _NAME.fullmatch(name)
+    if this is None or other is None:
+        return ["something else"]
+    texts = {"weir": f"weir {other['weir']}", "torch": f"torch {other['torch']}", "cuda": f"CUDA {other['cuda']}",
+             "cxx": _CXX[other["cxx"]], "python": other["python"], "sources": "another state of weir's sources"}
+    return [text for part, text in texts.items() if other[part] != this[part]]
+
+
 def mismatch(torch: Torch) -> str:
-    """Why no built extension is used."""
-    there = others()
-    found = f"found are {', '.join(there)}" if there else "there are none"
-    return f"no built extension fits {torch.text()}: looked for {file_name(torch)}, and {found}"
+    """Why no built extension is used: what was looked for and where, and the nearest of what was found."""
+    wanted = file_name(torch)
+    text = f"no built extension fits {torch.text()}: looked for {wanted} in {', '.join(map(str, folders()))}, and"
+    there = sorted(((differences(wanted, name), name) for name in others()), key=lambda each: (len(each[0]), each[1]))
+    if not there:
+        return f"{text} there are none"
+    found = [f"{name} (for {', '.join(parts)})" for parts, name in there[:3]]
+    more = f" and {len(there) - 3} more" if len(there) > 3 else ""
+    return f"{text} found {', '.join(found)}{more}"
 
 
 # --- Looking at a torch -----------------------------------------------------------------------------

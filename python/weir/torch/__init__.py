@@ -502,28 +502,27 @@ def _load(verbose: bool = False) -> ModuleType:
     global _extension
     if _extension is None:
         this = _torch_extension.Torch(torch.__version__, str(torch.version.cuda), torch.compiled_with_cxx11_abi())
-        _extension = _built_ahead(this) or _cached_or_compiled(this, verbose)
+        _extension, reason = _built_ahead(this)
+        _extension = _extension or _cached_or_compiled(reason, verbose)
     return _extension
 
 
-def _built_ahead(this: "_torch_extension.Torch") -> Optional[ModuleType]:
+def _built_ahead(this: "_torch_extension.Torch") -> Tuple[Optional[ModuleType], str]:
+    """The extension that was built for this torch; or None, and why."""
     path = _torch_extension.find(this)
     if path is None:
-        return None
+        return None, _torch_extension.mismatch(this)
     try:
-        return _import(path)
+        return _import(path), ""
     except ImportError as problem:
-        warnings.warn(f"weir.torch: {path} was built for this torch and cannot be loaded ({problem}); it is compiled anew",
-                      RuntimeWarning, stacklevel=4)
-        return None
+        return None, f"{path} was built for this torch and cannot be loaded ({problem})"
 
 
-def _cached_or_compiled(this: "_torch_extension.Torch", verbose: bool) -> ModuleType:
+def _cached_or_compiled(reason: str, verbose: bool) -> ModuleType:
     library = _library()  # loaded by now, and found again by its soname
     path = _cache() / f"{_key(library)}.so"
     if path.exists():
         return _import(path)
-    reason = _torch_extension.mismatch(this)
     missing = _torch_extension.missing_tools()
     if missing:
         raise RuntimeError(f"weir.torch: {reason}; and none can be compiled here without {' and '.join(missing)}. "
