@@ -5,9 +5,10 @@
     release.py check ROOT                 versions agree, the changelog is dated, the C ABI is the recorded one
     release.py version ROOT X.Y.Z         writes a version to every place that states it
     release.py archive ROOT FOLDER        the sources of the last commit as weir-X.Y.Z.tar.gz
-    release.py finish ROOT FOLDER [URL]   recipes for that archive, the list of components (SPDX), SHA256SUMS
+    release.py finish ROOT FOLDER [URL]   the list of components (SPDX), SHA256SUMS, and with a URL recipes for that archive
 
-URL is the folder from which the files will be downloaded. Files are the same for the same commit and tools.
+URL is the folder from which the files will be downloaded. The home page of the project is HOMEPAGE_URL of project() in CMakeLists.txt; where
+that has none, packages and recipes state none. Files are the same for the same commit and tools.
 """
 
 import gzip
@@ -48,6 +49,11 @@ def run(*command, **more):
 def version(root):
     text = (root / HEADER).read_text()
     return tuple(re.search(rf"#define WEIR_VERSION_{part} (\d+)", text).group(1) for part in PARTS)
+
+
+def homepage(root):
+    found = re.search(r'HOMEPAGE_URL "([^"]+)"', (root / "CMakeLists.txt").read_text())
+    return found.group(1) if found else ""
 
 
 def problems(root):
@@ -140,26 +146,36 @@ def bill(root, files):
             "packages": packages, "files": entries, "relationships": relations}
 
 
+def filled(text, values):
+    """A recipe with its marks replaced. A line with a mark that has no value is left out."""
+    lines = [line for line in text.splitlines(keepends=True) if not any(mark in line for mark, value in values.items() if not value)]
+    text = "".join(lines)
+    for mark, value in values.items():
+        text = text.replace(mark, value)
+    return text
+
+
 def recipes(root, folder, url):
     """The recipes of packaging/, for the archive in the folder."""
     name = ".".join(version(root))
     source = folder / f"weir-{name}.tar.gz"
-    values = {"@VERSION@": name, "@URL@": f"{url}/{source.name}", "@SHA256@": digest(source, "sha256"), "@SHA512@": digest(source, "sha512")}
+    values = {"@VERSION@": name, "@URL@": f"{url}/{source.name}", "@SHA256@": digest(source, "sha256"),
+              "@SHA512@": digest(source, "sha512"), "@HOMEPAGE@": homepage(root)}
     for kind in ("conda", "vcpkg", "conan", "spack"):
         for path in sorted((root / "packaging" / kind).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
-                text = path.read_text()
-                for mark, value in values.items():
-                    text = text.replace(mark, value)
                 target = folder / "recipes" / kind / path.relative_to(root / "packaging" / kind)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(text)
+                target.write_text(filled(path.read_text(), values))
     (folder / "recipes/conan/conandata.yml").write_text(
         f'sources:\n  "{name}":\n    url: "{values["@URL@"]}"\n    sha256: "{values["@SHA256@"]}"\n')
 
 
 def finish(root, folder, url):
-    recipes(root, folder, url)
+    if url:
+        recipes(root, folder, url)
+    else:
+        print("recipes for conda, vcpkg, Conan and Spack are left out: they state where the sources are downloaded from (./dev release URL)")
     name = ".".join(version(root))
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in (".gz", ".whl", ".deb"))
     (folder / f"weir-{name}.spdx.json").write_text(json.dumps(bill(root, files), indent=1) + "\n")
@@ -181,7 +197,7 @@ def main():
     elif words[0] == "archive" and len(words) == 3:
         archive(root, Path(words[2]))
     elif words[0] == "finish" and len(words) in (3, 4):
-        finish(root, Path(words[2]), (words[3:] or ["file://" + str(Path(words[2]).resolve())])[0].rstrip("/"))
+        finish(root, Path(words[2]), "".join(words[3:]).rstrip("/"))
     else:
         sys.exit(__doc__)
 

@@ -13,6 +13,7 @@ class WeirConan(ConanFile):
     version = "@VERSION@"
     description = "GPU memory for C++: a caching allocator for CUDA that needs no toolkit and simulates a GPU"
     license = "Apache-2.0"
+    homepage = "@HOMEPAGE@"
     topics = ("cuda", "gpu", "memory", "allocator")
     package_type = "library"
     settings = "os", "arch", "compiler", "build_type"

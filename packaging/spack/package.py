@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""weir for Spack. ./dev release fills in @URL@ and @SHA256@."""
+"""weir for Spack. ./dev release fills in the address and the checksum of the sources."""
 
 from spack.package import *
 
@@ -7,6 +7,7 @@ from spack.package import *
 class Weir(CMakePackage):
     """GPU memory for C++: a caching allocator for CUDA that needs no toolkit and simulates a GPU."""
 
+    homepage = "@HOMEPAGE@"
     url = "@URL@"
 
     license("Apache-2.0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# weir for vcpkg. ./dev release fills in @URL@, @VERSION@ and @SHA512@.
+# weir for vcpkg. ./dev release fills in the version, the address and the checksum of the sources.
 vcpkg_download_distfile(archive URLS "@URL@" FILENAME "weir-@VERSION@.tar.gz" SHA512 @SHA512@)
 vcpkg_extract_source_archive(source ARCHIVE "${archive}")
 
