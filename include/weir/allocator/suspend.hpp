@@ -45,7 +45,8 @@ enum class suspended_requests : std::uint8_t {
 /// evictions wait for all streams.
 enum class awaited_streams : std::uint8_t {
   /// All streams of the device, known to weir or not, also for work that is queued before the wait
-  /// begins. While it lasts, the driver keeps other threads from queueing work.
+  /// begins. While it lasts, the driver keeps other threads from queueing work, and a page of
+  /// device memory (2 MiB) is taken.
   all,
   /// Streams that the allocator has met in requests, that were given to watch_stream(), or that
   /// synchronise with the legacy stream. Nobody is kept from queueing work, and later work is not
