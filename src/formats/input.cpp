@@ -15,6 +15,8 @@
 #include <memory>
 #include <utility>
 
+#include "weir/trace/trace_file.hpp"
+
 namespace weir { inline namespace v0 { namespace formats {
 namespace {
 
@@ -133,6 +135,14 @@ result<std::string> read_stream(std::FILE* file, const std::string& path,
 using open_file = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
 }  // namespace
+
+input_limits input_limits::of_file(std::uint64_t size) const noexcept {
+  constexpr std::uint64_t always = std::uint64_t{256} << 20;
+  constexpr std::uint64_t growth = 1024;  // as much as gzip can at most
+  const std::uint64_t records = trace_limits{}.most_records(size);
+  const bool is_small = bytes >= always && size < (bytes - always) / growth;
+  return {.bytes = is_small ? always + size * growth : bytes, .events = std::min(events, records)};
+}
 
 result<std::string> read_file(const std::string& path, const input_limits& limits) {
   if (path == "-") return read_stream(stdin, path, limits);

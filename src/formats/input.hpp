@@ -15,6 +15,9 @@ namespace weir { inline namespace v0 { namespace formats {
 struct input_limits {
   std::uint64_t bytes = std::uint64_t{8} << 30;     ///< inflated
   std::uint64_t events = std::uint64_t{256} << 20;  ///< of the recording
+
+  /// These, or less for a small file: what inflates a thousandfold is not believed beyond 256 MiB.
+  [[nodiscard]] input_limits of_file(std::uint64_t size) const noexcept;
 };
 
 /// The whole of a file as it is; of the standard input for "-". not_found, limit_exceeded, or

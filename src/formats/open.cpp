@@ -59,9 +59,10 @@ void add_peaks(recording& recording, const std::string& path) {
 
 result<recording> read_content(std::string bytes, std::string_view name, const input_limits& limits,
                                const device_choice& choice) {
-  auto content = decompress(std::move(bytes), limits);
+  const input_limits of_this = limits.of_file(bytes.size());
+  auto content = decompress(std::move(bytes), of_this);
   if (!content) return with_name(name, std::move(content).error());
-  auto recorded = read_decompressed(*content, name, limits, choice);
+  auto recorded = read_decompressed(*content, name, of_this, choice);
   if (!recorded) return with_name(name, std::move(recorded).error());
   if (recorded->program.empty()) recorded->program = title_of(name);
   return recorded;

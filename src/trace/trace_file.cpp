@@ -33,7 +33,10 @@ std::uint32_t version_of(std::string_view header) noexcept {
 class trace_reader {
  public:
   trace_reader(std::string_view bytes, const trace_limits& limits, const zstd* library)
-      : frames_{bytes, library}, limits_{limits} {}
+      : frames_{bytes, library},
+        limits_{limits},
+        most_names_{limits.most_records(bytes.size())},
+        most_events_{std::min(limits.events, most_names_)} {}
 
   [[nodiscard]] result<recording> read() {
     while (!ended_ && !recording_.damage) WEIR_TRY(read_frame());
@@ -61,13 +64,24 @@ class trace_reader {
       return {};
     }
     const frame& next_frame = std::get<frame>(next);
-    if (next_frame.kind == frame_kind::events &&
-        next_frame.records >
-            limits_.events - std::min<std::uint64_t>(limits_.events, recording_.events.size()))
-      return error{
-          {.code = errc::limit_exceeded, .detail = "the trace has more events than allowed"}};
+    WEIR_TRY(count(next_frame));
     if (const char* const problem = decode(next_frame)) recording_.damage = {offset, problem};
     return {};
+  }
+
+  [[nodiscard]] result<void> count(const frame& next_frame) {
+    if (next_frame.kind == frame_kind::end) return {};
+    const bool holds_events = next_frame.kind == frame_kind::events;
+    const std::uint64_t most = holds_events ? most_events_ : most_names_;
+    std::uint64_t& counted = holds_events ? events_read_ : names_read_;
+    if (next_frame.records <= most - counted) {
+      counted += next_frame.records;
+      return {};
+    }
+    return error{{.code = errc::limit_exceeded,
+                  .detail = "the trace has more than " + std::to_string(most) +
+                            (holds_events ? " events" : " names") +
+                            ", the most that may be read of it"}};
   }
 
   [[nodiscard]] const char* decode(const frame& next_frame) {
@@ -91,9 +105,13 @@ class trace_reader {
 
   frame_reader frames_;
   trace_limits limits_;
+  std::uint64_t most_names_;
+  std::uint64_t most_events_;
   event_decoder events_;
   recording recording_;
-  std::uint64_t size_ = 0;
+  std::uint64_t size_ = 0;  // of the frames, uncompressed
+  std::uint64_t events_read_ = 0;
+  std::uint64_t names_read_ = 0;
   bool ended_ = false;
 };
 

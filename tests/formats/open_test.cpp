@@ -243,6 +243,15 @@ TEST(open, refuses_files_that_grow_without_end) {
     EXPECT_EQ(refused.error().detail(), "x: the file is too large");
     EXPECT_EQ(refused.error().requested(), weir::bytes{1 << 20});
   }
+  // Without limits of the caller's own, what a file of this size is believed to hold.
+  const formats::input_limits of_small = formats::input_limits{}.of_file(1000);
+  EXPECT_EQ(of_small.bytes, (256u << 20) + 1024u * 1000);
+  EXPECT_EQ(of_small.events, (4u << 20) + 128u * 1000);
+  EXPECT_EQ(formats::input_limits{}.of_file(std::uint64_t{1} << 40).bytes, std::uint64_t{8} << 30);
+  EXPECT_EQ(small.of_file(1).bytes, small.bytes);
+  const auto bomb = formats::read_recording_from(
+      zstded(std::string((std::size_t{256} << 20) + (std::size_t{2} << 20) * 64, '\0')), "x");
+  EXPECT_EQ(bomb.code(), errc::limit_exceeded);
   // The limit itself is allowed.
   const scratch_folder folder;
   for (const std::uint64_t size : {std::uint64_t{1000}, std::uint64_t{piece}}) {

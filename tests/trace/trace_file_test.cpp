@@ -406,7 +406,8 @@ TEST(trace_file, keeps_to_limits) {
   EXPECT_TRUE(read_trace_from(bytes, {.events = events}));
   for (const std::uint64_t few : {events - 1, std::uint64_t{5}, std::uint64_t{0}})
     EXPECT_EQ(read_trace_from(bytes, {.events = few}).error().detail(),
-              "the trace has more events than allowed");
+              "the trace has more than " + std::to_string(few) +
+                  " events, the most that may be read of it");
   std::uint64_t size = 0;  // uncompressed
   for (trace::frame_reader reader{bytes, trace::find_zstd()}; !reader.at_end();)
     size += std::get<trace::frame>(reader.next().value()).content.size();
@@ -414,6 +415,33 @@ TEST(trace_file, keeps_to_limits) {
   const auto refused = read_trace_from(bytes, {.bytes = size - 1});
   EXPECT_EQ(refused.code(), errc::limit_exceeded);
   EXPECT_EQ(refused.error().detail(), "the trace is larger than allowed");
+}
+
+/// Names of no length: a frame of a million compresses to a few hundred bytes.
+TEST(trace_file, believes_no_small_file_that_has_millions_of_names) {
+  trace::name_encoder names;
+  for (std::uint32_t i = 0; i < trace::most_records; ++i) names.text(trace::name_kind::text, "");
+  const auto file_of = [&](int frames) {
+    std::string bytes = trace::file_header();
+    for (int i = 0; i < frames; ++i)
+      trace::put_frame(bytes, trace::frame_kind::names, names.entries(), names.content(),
+                       trace::find_zstd(), 3);
+    std::string end;
+    trace::put_varint(end, 0);
+    trace::put_frame(bytes, trace::frame_kind::end, 1, end, nullptr, 0);
+    return bytes;
+  };
+  const std::string plausible = file_of(4);
+  ASSERT_LT(plausible.size(), 4096u);
+  EXPECT_EQ(read_trace_from(plausible).value().texts.size(), 4u * trace::most_records);
+  const std::string bomb = file_of(5);
+  const auto refused = read_trace_from(bomb);
+  ASSERT_EQ(refused.code(), errc::limit_exceeded);
+  EXPECT_EQ(refused.error().detail(), "the trace has more than " +
+                                          std::to_string((4u << 20) + 128 * bomb.size()) +
+                                          " names, the most that may be read of it");
+  EXPECT_EQ(read_trace_from(bomb, {.records_per_byte = 1 << 20}).value().texts.size(),
+            5u * trace::most_records);
 }
 
 TEST(trace_file, does_without_zstd) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,18 @@ namespace weir { inline namespace v0 {
 struct trace_limits {
   std::uint64_t events = std::uint64_t{256} << 20;
   std::uint64_t bytes = std::uint64_t{8} << 30;  ///< of the file's frames, uncompressed
+  /// Events, and names, for each byte of the file, beyond the first four million. Recordings of
+  /// programs have about one. Without this bound, a compressed file of a few KiB could ask for
+  /// gigabytes of memory.
+  std::uint64_t records_per_byte = 128;
+
+  /// The most events, and the most names, that a file of this many bytes is believed to have.
+  [[nodiscard]] constexpr std::uint64_t most_records(std::uint64_t file_bytes) const noexcept {
+    constexpr std::uint64_t always = std::uint64_t{4} << 20;
+    constexpr std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
+    if (records_per_byte != 0 && file_bytes > (all - always) / records_per_byte) return all;
+    return always + file_bytes * records_per_byte;
+  }
 };
 
 /// Whether these bytes begin as a .weirtrace does.
