@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <sstream>
+#include <type_traits>
 
 #include "weir/base/error.hpp"
 #include "weir/base/ids.hpp"
@@ -16,6 +17,23 @@
 #include "weir/observe/stats.hpp"
 #include "weir/observe/tag.hpp"
 #include "weir/sim/machine.hpp"
+
+// Types of others that have a to_string(), and types of weir as arguments: they are not weir's to
+// print.
+namespace weirs_neighbour {
+struct value {};
+std::string to_string(const value&) { return "a neighbour's"; }
+template <class T>
+struct box {};
+template <class T>
+std::string to_string(const box<T>&) {
+  return "a box";
+}
+std::ostream& operator<<(std::ostream& out, const value& each) { return out << to_string(each); }
+}  // namespace weirs_neighbour
+
+static_assert(!weir::printable<weirs_neighbour::value>);
+static_assert(!weir::printable<weirs_neighbour::box<weir::bytes>>);
 
 namespace weir { namespace {
 
@@ -30,6 +48,7 @@ std::string streamed(const T& value) {
 
 static_assert(printable<bytes> && printable<errc> && printable<error> && printable<options>);
 static_assert(printable<device_id> && printable<pool_id> && printable<tag> && printable<device>);
+static_assert(printable<sim::hazard> && printable<byte_gauge> && printable<stream_id>);
 static_assert(!printable<int> && !printable<std::string> && !printable<result<int>>);
 
 TEST(print, sizes_and_ids) {
@@ -39,6 +58,23 @@ TEST(print, sizes_and_ids) {
   EXPECT_EQ(streamed(capture_id{8}), "8");
   EXPECT_EQ(streamed(pool_id{9}), "9");
 }
+
+TEST(print, leaves_the_types_of_others_alone) {
+  EXPECT_EQ(streamed(weirs_neighbour::value{}), "a neighbour's");
+  EXPECT_EQ(to_string(weirs_neighbour::box<bytes>{}), "a box");
+}
+
+#if defined(__cpp_lib_format)
+// No formatter of weir for the types of others: theirs stays possible.
+static_assert(!std::is_default_constructible_v<std::formatter<weirs_neighbour::value>>);
+static_assert(!std::is_default_constructible_v<std::formatter<weirs_neighbour::box<bytes>>>);
+
+TEST(print, formats) {
+  EXPECT_EQ(std::format("{}", 1536_MiB), "1.5 GiB");
+  EXPECT_EQ(std::format("{:>10}|{:<4}|", 1536_MiB, stream_id{7}), "   1.5 GiB|7   |");
+  EXPECT_EQ(std::format("{}", error{errc::closed}), error{errc::closed}.message());
+}
+#endif
 
 TEST(print, errors) {
   EXPECT_EQ(to_string(errc::moved_from), "moved_from");

@@ -6,6 +6,7 @@
 #include <concepts>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <version>
 #if defined(__cpp_lib_format)
 #include <format>
@@ -13,9 +14,19 @@
 
 namespace weir { inline namespace v0 {
 
-/// A type whose to_string() is found beside it.
+namespace detail {
+/// Whether T is declared in namespace weir or in one inside it. What others declare is theirs to
+/// print, also where it has a to_string() or a type of weir as an argument.
 template <class T>
-concept printable = requires(const T& value) {
+consteval bool is_of_weir() {
+  const std::string_view signature = __PRETTY_FUNCTION__;  // "… [with T = weir::v0::bytes]"
+  return signature.substr(signature.find("T = ") + 4).starts_with("weir::");
+}
+}  // namespace detail
+
+/// A type of weir whose to_string() is found beside it.
+template <class T>
+concept printable = detail::is_of_weir<T>() && requires(const T& value) {
   { to_string(value) } -> std::same_as<std::string>;
 };
 
