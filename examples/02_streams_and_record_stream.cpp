@@ -12,16 +12,14 @@
 #include <vector>
 
 #include "weir/allocator/caching_allocator.hpp"
+#include "weir/buffer/copy.hpp"
 #include "weir/device/event.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/device/stream.hpp"
-#include "weir/driver/table.hpp"
 
 namespace {
 
 using namespace weir::literals;
-using weir::driver::call;
-using weir::driver::check;
 
 constexpr weir::bytes size = 8_MiB;
 
@@ -32,33 +30,20 @@ void expect(bool holds, const char* what) {
   unexpected += holds ? 0 : 1;
 }
 
-weir::device_address address_of(const void* pointer) {
-  return reinterpret_cast<weir::device_address>(pointer);
-}
-
 // The producer's kernel: fills a block.
 void produce(void* into, unsigned char value, const weir::stream_ref& on) {
-  const weir::context_scope bound{on.device()};
-  check(call::memset_d8_async,
-        bound.driver().memset_d8_async(address_of(into), value, size.count(), on.handle()))
-      .value();
+  weir::fill_bytes(into, value, size, on).value();
 }
 
 // The consumer's kernel: reads one block and writes another.
 void consume(const void* from, void* into, const weir::stream_ref& on) {
-  const weir::context_scope bound{on.device()};
-  check(call::memcpy_dtod_async, bound.driver().memcpy_dtod_async(
-                                     address_of(into), address_of(from), size.count(), on.handle()))
-      .value();
+  weir::copy_bytes(into, from, size, on).value();
 }
 
 // Whether every byte of a block has this value, once the stream has come so far.
 bool all_are(const void* block, unsigned char value, const weir::stream& on) {
-  const weir::context_scope bound{on.device()};
   std::vector<unsigned char> arrived(size.count());
-  check(call::memcpy_dtoh_async, bound.driver().memcpy_dtoh_async(arrived.data(), address_of(block),
-                                                                  size.count(), on.handle()))
-      .value();
+  weir::copy_bytes(arrived.data(), block, size, on).value();
   on.synchronize().value();
   return std::all_of(arrived.begin(), arrived.end(), [&](auto each) { return each == value; });
 }
@@ -124,20 +109,15 @@ int main() try {
 
   std::puts("\n4. Somebody else's stream");
   {
-    const weir::context_scope bound{gpu};
-    weir::driver::CUstream handle = nullptr;
-    check(call::stream_create,
-          bound.driver().stream_create(&handle, weir::driver::CU_STREAM_NON_BLOCKING))
-        .value();
-    // A bare handle may be passed as it is; with its id looked up once, requests are as quick as
-    // those of a weir::stream.
-    const auto theirs = weir::stream_ref{gpu, handle}.identified().value();
+    // Such as a cudaStream_t. A bare handle may be passed as it is; with its id looked up once,
+    // requests are as quick as those of a weir::stream.
+    const auto owner = weir::stream::create(gpu).value();
+    const auto theirs = weir::stream_ref{gpu, owner.handle()}.identified().value();
     block = memory.allocate(size, theirs);
     produce(block, 4, theirs);
     memory.deallocate(block, theirs);
     // Before it is destroyed: nobody can ask afterwards how far it came.
     memory.release_stream(theirs).value();
-    check(call::stream_destroy, bound.driver().stream_destroy(handle)).value();
   }
   memory.deallocate(result, consumer);
   static_cast<void>(memory.empty_cache().value());

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "weir/allocator/caching_allocator.hpp"
+#include "weir/buffer/copy.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/driver/table.hpp"
@@ -32,30 +33,17 @@ void expect(bool holds, const char* what) {
   unexpected += holds ? 0 : 1;
 }
 
-weir::device_address address_of(const void* pointer) {
-  return reinterpret_cast<weir::device_address>(pointer);
-}
-
 void fill(void* where, unsigned char with, const weir::stream& on) {
-  const weir::context_scope bound{on.device()};
-  check(call::memset_d8_async,
-        bound.driver().memset_d8_async(address_of(where), with, size.count(), on.handle()))
-      .value();
+  weir::fill_bytes(where, with, size, on).value();
 }
 
 void copy(const void* from, void* into, const weir::stream& on) {
-  const weir::context_scope bound{on.device()};
-  check(call::memcpy_dtod_async, bound.driver().memcpy_dtod_async(
-                                     address_of(into), address_of(from), size.count(), on.handle()))
-      .value();
+  weir::copy_bytes(into, from, size, on).value();
 }
 
 bool all_are(const void* block, unsigned char value, const weir::stream& on) {
-  const weir::context_scope bound{on.device()};
   std::vector<unsigned char> arrived(size.count());
-  check(call::memcpy_dtoh_async, bound.driver().memcpy_dtoh_async(arrived.data(), address_of(block),
-                                                                  size.count(), on.handle()))
-      .value();
+  weir::copy_bytes(arrived.data(), block, size, on).value();
   on.synchronize().value();
   return std::all_of(arrived.begin(), arrived.end(), [&](auto each) { return each == value; });
 }

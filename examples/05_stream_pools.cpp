@@ -7,10 +7,10 @@
 #include <exception>
 #include <iostream>
 
+#include "weir/buffer/copy.hpp"
 #include "weir/device/event.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/device/stream.hpp"
-#include "weir/driver/table.hpp"
 #include "weir/pool/stream_pool.hpp"
 
 namespace {
@@ -26,12 +26,7 @@ void expect(bool holds, const char* claim) {
 
 // Work for a stream. In a real program this is a kernel.
 void fill(const weir::stream_allocation& memory, unsigned char value, const weir::stream& stream) {
-  const weir::context_scope scope{stream.device()};
-  const auto address = reinterpret_cast<weir::device_address>(memory.data());
-  weir::driver::check(
-      weir::driver::call::memset_d8_async,
-      scope.driver().memset_d8_async(address, value, memory.size().count(), stream.handle()))
-      .value();
+  weir::fill_bytes(memory.data(), value, memory.size(), stream).value();
 }
 
 void print(const weir::stream_pool& pool) {

@@ -10,11 +10,11 @@
 #include <iostream>
 #include <vector>
 
+#include "weir/buffer/copy.hpp"
 #include "weir/device/event.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/device/virtual_memory.hpp"
-#include "weir/driver/table.hpp"
 #include "weir/pool/buffer_pool.hpp"
 #include "weir/pool/pinned_pool.hpp"
 
@@ -22,8 +22,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using namespace weir::literals;
-using weir::driver::call;
-using weir::driver::check;
 
 constexpr std::size_t count = 1 << 18;
 
@@ -34,26 +32,14 @@ void expect(bool holds, const char* claim) {
   unexpected += holds ? 0 : 1;
 }
 
-weir::device_address address_of(const void* pointer) {
-  return reinterpret_cast<weir::device_address>(pointer);
-}
-
 /// Copies to or from the host, on the stream; returns before it is done.
 void upload(float* target, const float* source, const weir::stream& stream) {
-  const weir::context_scope scope{stream.device()};
-  check(call::memcpy_htod_async,
-        scope.driver().memcpy_htod_async(address_of(target), source, count * sizeof(float),
-                                         stream.handle()))
-      .value();
+  weir::copy_bytes(target, source, weir::bytes{count * sizeof(float)}, stream).value();
 }
 
 std::vector<float> download(const float* source, const weir::stream& stream) {
-  const weir::context_scope scope{stream.device()};
   std::vector<float> values(count);
-  check(call::memcpy_dtoh_async,
-        scope.driver().memcpy_dtoh_async(values.data(), address_of(source), count * sizeof(float),
-                                         stream.handle()))
-      .value();
+  weir::copy_bytes(values.data(), source, weir::bytes{count * sizeof(float)}, stream).value();
   stream.synchronize().value();
   return values;
 }

@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "weir/buffer/copy.hpp"
 #include "weir/device/runtime.hpp"
-#include "weir/driver/table.hpp"
 #include "weir/share/session.hpp"
 
 extern char** environ;
@@ -26,8 +26,6 @@ namespace {
 
 using namespace weir::literals;
 using namespace std::chrono_literals;
-using weir::driver::call;
-using weir::driver::check;
 
 constexpr weir::bytes size = 4_MiB;
 constexpr int inherited_end = 100;
@@ -43,17 +41,12 @@ void expect(bool holds, const char* claim) {
 std::span<const std::byte> as_note(std::string_view text) { return std::as_bytes(std::span{text}); }
 
 void fill(weir::device_address address, unsigned char value, const weir::stream& on) {
-  const weir::context_scope bound{on.device()};
-  check(call::memset_d8_async,
-        bound.driver().memset_d8_async(address, value, size.count(), on.handle()))
-      .value();
+  weir::fill_bytes(reinterpret_cast<void*>(address), value, size, on).value();
 }
 
 unsigned char first_byte(weir::device_address address, const weir::stream& on) {
-  const weir::context_scope bound{on.device()};
   unsigned char byte = 0;
-  check(call::memcpy_dtoh_async, bound.driver().memcpy_dtoh_async(&byte, address, 1, on.handle()))
-      .value();
+  weir::copy_bytes(&byte, reinterpret_cast<const void*>(address), 1_B, on).value();
   on.synchronize().value();
   return byte;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "weir/allocator/caching_allocator.hpp"
+#include "weir/buffer/copy.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/driver/table.hpp"
@@ -34,24 +35,14 @@ void expect(bool holds, const char* what) {
   unexpected += holds ? 0 : 1;
 }
 
-weir::device_address address_of(const void* pointer) {
-  return reinterpret_cast<weir::device_address>(pointer);
-}
-
 // What a kernel would do: every byte becomes `value`.
 void fill(void* block, unsigned char value, weir::bytes size, const weir::stream& on) {
-  const weir::context_scope bound{on.device()};
-  check(call::memset_d8_async,
-        bound.driver().memset_d8_async(address_of(block), value, size.count(), on.handle()))
-      .value();
+  weir::fill_bytes(block, value, size, on).value();
 }
 
 bool is_full_of(const void* block, unsigned char value, weir::bytes size, const weir::stream& on) {
-  const weir::context_scope bound{on.device()};
   std::vector<unsigned char> seen(size.count());
-  check(call::memcpy_dtoh_async,
-        bound.driver().memcpy_dtoh_async(seen.data(), address_of(block), size.count(), on.handle()))
-      .value();
+  weir::copy_bytes(seen.data(), block, size, on).value();
   on.synchronize().value();
   return std::all_of(seen.begin(), seen.end(), [&](auto each) { return each == value; });
 }
@@ -91,10 +82,7 @@ weir::driver::CUgraphExec capture_generation(const part& weights, const part& ca
   check(call::stream_begin_capture,
         cuda.stream_begin_capture(on.handle(), weir::driver::CU_STREAM_CAPTURE_MODE_GLOBAL))
       .value();
-  check(call::memcpy_dtod_async,
-        cuda.memcpy_dtod_async(address_of(cache.block()), address_of(weights.block()),
-                               weights_size.count(), on.handle()))
-      .value();
+  weir::copy_bytes(cache.block(), weights.block(), weights_size, on).value();
   check(call::stream_end_capture, cuda.stream_end_capture(on.handle(), &graph)).value();
   check(call::graph_instantiate, cuda.graph_instantiate(&replay, graph, 0)).value();
   check(call::graph_destroy, cuda.graph_destroy(graph)).value();
@@ -103,15 +91,12 @@ weir::driver::CUgraphExec capture_generation(const part& weights, const part& ca
 
 void generate(weir::driver::CUgraphExec replay, const part& weights, const part& cache,
               const weir::stream& on) {
-  const weir::context_scope bound{on.device()};
   if (replay != nullptr) {
+    const weir::context_scope bound{on.device()};
     check(call::graph_launch, bound.driver().graph_launch(replay, on.handle())).value();
     return;
   }
-  check(call::memcpy_dtod_async,
-        bound.driver().memcpy_dtod_async(address_of(cache.block()), address_of(weights.block()),
-                                         weights_size.count(), on.handle()))
-      .value();
+  weir::copy_bytes(cache.block(), weights.block(), weights_size, on).value();
 }
 
 }  // namespace
