@@ -236,4 +236,13 @@ result<void> device_buffer::read(void* to, bytes offset, bytes size) const {
   });
 }
 
+std::string to_string(const device_buffer& buffer) {
+  if (!buffer) return "closed, released or moved from";
+  std::string text = to_string(buffer.size()) + " on device " + to_string(buffer.device().id());
+  // A bare handle has no number that is known without a driver call.
+  const stream_id id = buffer.stream().known_id();
+  if (id != stream_id{}) text += ", stream " + to_string(id);
+  return text;
+}
+
 }}  // namespace weir::v0

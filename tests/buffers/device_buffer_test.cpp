@@ -278,6 +278,30 @@ TEST_P(device_buffers, vectors_count_in_elements) {
   EXPECT_EQ(some.get(0).value(), 4U);
 }
 
+TEST_P(device_buffers, a_copy_is_counted_with_the_bytes_that_were_asked_for) {
+  const auto on = make_stream();
+  const any_resource from = memory();
+  const auto before = bytes{stats_of(from).requested.current};
+  {
+    const auto some = device_vector<word>::copy_of(from, counting(250), on).value();
+    EXPECT_EQ(bytes{stats_of(from).requested.current}, before + 1000_B);
+    EXPECT_GE(bytes{stats_of(from).requested.peak}, before + 1000_B);
+  }
+  EXPECT_EQ(bytes{stats_of(from).requested.current}, before);
+}
+
+TEST_P(device_buffers, say_what_they_are) {
+  const auto on = make_stream();
+  auto some = device_vector<word>::create(memory(), 250, on).value();
+  EXPECT_EQ(to_string(some),
+            "250 elements of 4 B: 1000 B on device 0, stream " + to_string(on.id()));
+  device_buffer bytes_of_it = some.release();
+  EXPECT_EQ(to_string(bytes_of_it), "1000 B on device 0, stream " + to_string(on.id()));
+  EXPECT_EQ(to_string(some), "0 elements of 4 B: closed, released or moved from");
+  WEIR_DONE(bytes_of_it.close());
+  EXPECT_EQ(to_string(bytes_of_it), "closed, released or moved from");
+}
+
 TEST_P(device_buffers, vectors_grow_shrink_and_go_from_stream_to_stream) {
   const auto first = make_stream();
   const auto second = make_stream();

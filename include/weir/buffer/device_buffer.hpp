@@ -12,10 +12,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 #include "weir/buffer/device_span.hpp"
 #include "weir/device/stream.hpp"
@@ -126,6 +128,9 @@ class WEIR_API device_buffer {
   bytes capacity_{};
   bytes alignment_{};
 };
+
+/// "4 MiB on device 0, stream 7"; "closed, released or moved from" without a resource.
+[[nodiscard]] WEIR_API std::string to_string(const device_buffer& buffer);
 
 /// Queues a copy from one buffer to another, on one device or between two, on the stream of `to`
 /// and behind what is queued on the stream of `from`; that one then waits for the copy. So both

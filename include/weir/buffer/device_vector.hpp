@@ -12,6 +12,7 @@
 #include <bit>
 #include <cstddef>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -142,5 +143,12 @@ class device_vector {
 
   device_buffer buffer_;
 };
+
+/// "1024 elements of 4 B: 4 KiB on device 0, stream 7".
+template <class T>
+[[nodiscard]] std::string to_string(const device_vector<T>& vector) {
+  return std::to_string(vector.size()) + " elements of " + to_string(bytes{sizeof(T)}) + ": " +
+         to_string(vector.buffer());
+}
 
 }}  // namespace weir::v0

@@ -36,7 +36,7 @@ namespace detail {
 class WEIR_API mapped_block {
  public:
   mapped_block() noexcept = default;
-  [[nodiscard]] static result<mapped_block> create(weir::device home, bytes size, bytes alignment,
+  [[nodiscard]] static result<mapped_block> create(weir::device device, bytes size, bytes alignment,
                                                    mapped_options settings);
   ~mapped_block();
   mapped_block(mapped_block&& other) noexcept;
@@ -74,10 +74,10 @@ class mapped_buffer {
   mapped_buffer() noexcept = default;
   /// invalid_argument: `count` is zero; size_overflow: there is no such size; bad_alignment: the
   /// driver's memory is not aligned for T.
-  [[nodiscard]] static result<mapped_buffer> create(weir::device home, std::size_t count,
+  [[nodiscard]] static result<mapped_buffer> create(weir::device device, std::size_t count,
                                                     mapped_options settings = {}) {
     WEIR_TRY_VALUE(size, detail::size_of_elements(count, sizeof(T)));
-    WEIR_TRY_VALUE(memory, detail::mapped_block::create(home, size, bytes{alignof(T)}, settings));
+    WEIR_TRY_VALUE(memory, detail::mapped_block::create(device, size, bytes{alignof(T)}, settings));
     mapped_buffer buffer;
     buffer.memory_ = std::move(memory);
     return buffer;
@@ -120,11 +120,11 @@ class WEIR_API registered_memory {
   registered_memory() noexcept = default;
   /// invalid_argument: null, nothing, or not this process's memory; already_mapped: part of it is
   /// registered; not_supported: the device cannot. Whatever fails, nothing stays registered.
-  [[nodiscard]] static result<registered_memory> create(weir::device home,
+  [[nodiscard]] static result<registered_memory> create(weir::device device,
                                                         std::span<std::byte> memory,
                                                         register_options settings = {});
   /// Of memory that the process may not write; devices may only read it.
-  [[nodiscard]] static result<registered_memory> create(weir::device home,
+  [[nodiscard]] static result<registered_memory> create(weir::device device,
                                                         std::span<const std::byte> memory);
   ~registered_memory();
   registered_memory(registered_memory&& other) noexcept;
@@ -145,7 +145,7 @@ class WEIR_API registered_memory {
   [[nodiscard]] device_address on_device() const noexcept { return device_; }
 
  private:
-  static result<registered_memory> pin(weir::device home, void* first, std::size_t size,
+  static result<registered_memory> pin(weir::device device, void* first, std::size_t size,
                                        unsigned flags);
 
   std::shared_ptr<detail::device_state> home_;

@@ -16,9 +16,9 @@ namespace weir { inline namespace v0 {
 /// Where managed memory can be: on a device, on the host, or on one node of the host's memory.
 class managed_place {
  public:
-  managed_place(weir::device home) noexcept : managed_place{home.id()} {}
-  explicit constexpr managed_place(device_id home) noexcept
-      : kind_{kind::device}, number_{home.number()} {}
+  managed_place(weir::device device) noexcept : managed_place{device.id()} {}
+  explicit constexpr managed_place(device_id device) noexcept
+      : kind_{kind::device}, number_{device.number()} {}
   [[nodiscard]] static constexpr managed_place host() noexcept { return {kind::host, 0}; }
   /// not_supported, where it is used: the driver is older than CUDA 12.2.
   [[nodiscard]] static constexpr managed_place host_node(int number) noexcept {

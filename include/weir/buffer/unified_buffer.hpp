@@ -71,7 +71,7 @@ class WEIR_API managed_block {
 
   result<void> use_on(const stream_ref& stream) const;
   [[nodiscard]] result<view_hold> view() const;
-  [[nodiscard]] result<view_hold> view(const event& behind) const;
+  [[nodiscard]] result<view_hold> view(const event& last_use) const;
   [[nodiscard]] result<view_hold> try_view() const;
 
   struct part {
@@ -79,9 +79,9 @@ class WEIR_API managed_block {
     bytes size{};
   };
   result<void> prefetch(part range, managed_place target, const stream_ref& stream) const;
-  result<void> read_mostly(part range, bool on) const;
+  result<void> read_mostly(part range, bool enabled) const;
   result<void> prefer(part range, std::optional<managed_place> place) const;
-  result<void> accessed_by(part range, managed_place accessor, bool on) const;
+  result<void> accessed_by(part range, managed_place accessor, bool enabled) const;
   [[nodiscard]] result<managed_range_info> info(part range) const;
   result<void> attach(attachment mode, const stream_ref& stream) const;
   result<void> resize(bytes size, const stream_ref& stream);
@@ -91,7 +91,7 @@ class WEIR_API managed_block {
                                                        bytes alignment, contents initial,
                                                        const void* values, attachment mode);
   [[nodiscard]] result<view_hold> begin_view(buffers::view_patience waiting,
-                                             const event* behind) const;
+                                             const event* last_use) const;
   result<void> move_to(bytes size, const stream_ref& stream);
 
   std::shared_ptr<buffers::managed_state> state_;
@@ -212,13 +212,14 @@ class unified_buffer {
   /// access, for all its work. capture_forbidden: one of the streams is being captured.
   [[nodiscard]] result<host_view<T>> view() { return viewed<T>(memory_.view()); }
   [[nodiscard]] result<host_view<const T>> view() const { return viewed<const T>(memory_.view()); }
-  /// The same, waiting only for `behind`, which the caller recorded behind all work on the buffer.
-  /// capture_forbidden: a recorded stream is being captured, and the event may be in the capture.
-  [[nodiscard]] result<host_view<T>> view(const event& behind) {
-    return viewed<T>(memory_.view(behind));
+  /// The same, waiting only for `last_use`, which the caller recorded behind all work on the
+  /// buffer. capture_forbidden: a recorded stream is being captured, and the event may be in the
+  /// capture.
+  [[nodiscard]] result<host_view<T>> view(const event& last_use) {
+    return viewed<T>(memory_.view(last_use));
   }
-  [[nodiscard]] result<host_view<const T>> view(const event& behind) const {
-    return viewed<const T>(memory_.view(behind));
+  [[nodiscard]] result<host_view<const T>> view(const event& last_use) const {
+    return viewed<const T>(memory_.view(last_use));
   }
   /// Does not wait. not_ready: a stream has not finished; not_supported: nobody can tell without
   /// waiting, because the device has no concurrent managed access and the memory is global.
@@ -242,9 +243,9 @@ class unified_buffer {
     return memory_.prefetch(part, target, stream);
   }
   /// Mostly read: each reader gets a copy; a write ends all but the writer's.
-  result<void> advise_read_mostly(bool on = true, element_range range = {}) const {
+  result<void> advise_read_mostly(bool enabled = true, element_range range = {}) const {
     WEIR_TRY_VALUE(part, part_of(range));
-    return memory_.read_mostly(part, on);
+    return memory_.read_mostly(part, enabled);
   }
   /// Where pages should stay; nullopt withdraws the advice.
   result<void> advise_preferred(std::optional<managed_place> place,
@@ -253,10 +254,10 @@ class unified_buffer {
     return memory_.prefer(part, place);
   }
   /// The accessor reaches the pages without moving them.
-  result<void> advise_accessed_by(managed_place accessor, bool on = true,
+  result<void> advise_accessed_by(managed_place accessor, bool enabled = true,
                                   element_range range = {}) const {
     WEIR_TRY_VALUE(part, part_of(range));
-    return memory_.accessed_by(part, accessor, on);
+    return memory_.accessed_by(part, accessor, enabled);
   }
   [[nodiscard]] result<managed_range_info> info(element_range range = {}) const {
     WEIR_TRY_VALUE(part, part_of(range));

@@ -38,7 +38,7 @@ WEIR_API result<void> unwatch_stream(const stream_ref& stream);
 /// Appends streams that it knows of, each with a known id (stream_ref::identified()). Called by
 /// allocators with locks held, on any thread, whenever memory is about to change streams: it must
 /// not call weir, wait or throw. Streams it has named are watched from then on.
-using stream_source = std::function<void(std::vector<stream_ref>& known)>;
+using stream_source = std::function<void(std::vector<stream_ref>& streams)>;
 
 /// A stream_source stays until this goes. When it has gone the source is not called any more: its
 /// end waits for other threads that are inside the source, so it must not come with a lock that the

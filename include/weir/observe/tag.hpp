@@ -52,7 +52,7 @@ class WEIR_API tag {
 /// store on either end. Stays on the thread and in the block where it was made.
 class WEIR_API tag_scope {
  public:
-  [[nodiscard]] explicit tag_scope(tag now) noexcept;
+  [[nodiscard]] explicit tag_scope(tag value) noexcept;
   ~tag_scope();
   tag_scope(const tag_scope&) = delete;
   tag_scope& operator=(const tag_scope&) = delete;

@@ -156,6 +156,8 @@ class WEIR_API buffer_pool {
   /// devices are attempted; the first failure is returned.
   result<void> close() const;
 
+  /// Whether the handle means a pool: it was not moved from.
+  explicit operator bool() const noexcept { return state_ != nullptr; }
   friend bool operator==(const buffer_pool&, const buffer_pool&) noexcept = default;
 
  private:

@@ -14,14 +14,14 @@ namespace weir { inline namespace v0 {
 /// Any thread. Costs a lock for reading and a shared_ptr: call it once, not for each allocation.
 /// The current resource keeps its runtime alive until it is replaced; at the end of the process
 /// nothing is torn down.
-[[nodiscard]] WEIR_API result<any_resource> current_resource(device home);
+[[nodiscard]] WEIR_API result<any_resource> current_resource(weir::device device);
 
-/// Makes `next` the current resource of the device for all threads and returns the one before,
-/// empty if that was the default and never used. An empty `next` brings the default back, as a new
-/// allocator. Memory is not affected: what the old one handed out must be freed with it.
+/// Makes `memory` the current resource of the device for all threads and returns the one before,
+/// empty if that was the default and never used. An empty `memory` brings the default back, as a
+/// new allocator. Memory is not affected: what the old one handed out must be freed with it.
 ///
-/// invalid_argument: `next` is a resource of another device.
-WEIR_API result<any_resource> set_current_resource(device home, any_resource next);
+/// invalid_argument: `memory` is a resource of another device.
+WEIR_API result<any_resource> set_current_resource(weir::device device, any_resource memory);
 
 /// Makes `memory` this thread's current resource of its device until the end of the scope; scopes
 /// nest. An empty one changes nothing. Stays on the thread and in the block that created it.
@@ -33,7 +33,7 @@ class WEIR_API resource_scope {
   resource_scope& operator=(const resource_scope&) = delete;
 
  private:
-  friend WEIR_API result<any_resource> current_resource(device home);
+  friend WEIR_API result<any_resource> current_resource(weir::device device);
 
   any_resource memory_;
   resource_scope* enclosing_;

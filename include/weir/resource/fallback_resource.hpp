@@ -38,6 +38,8 @@ class WEIR_API fallback_resource {
   [[nodiscard]] weir::device device() const;
   /// That of both; device where they differ, because the host may not touch every block.
   [[nodiscard]] memory_kind kind() const noexcept;
+  /// Whether the handle means a resource.
+  explicit operator bool() const noexcept { return state_ != nullptr; }
   friend bool operator==(const fallback_resource&, const fallback_resource&) noexcept = default;
 
  private:

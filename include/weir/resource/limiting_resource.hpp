@@ -44,6 +44,8 @@ class WEIR_API limiting_resource {
   [[nodiscard]] any_resource upstream() const;
   [[nodiscard]] weir::device device() const;
   [[nodiscard]] memory_kind kind() const noexcept;
+  /// Whether the handle means a resource.
+  explicit operator bool() const noexcept { return state_ != nullptr; }
   friend bool operator==(const limiting_resource&, const limiting_resource&) noexcept = default;
 
  private:

@@ -24,7 +24,7 @@ class WEIR_API managed_resource {
   static constexpr memory_kind kind = memory_kind::managed;
 
   /// not_supported: the device has no managed memory.
-  [[nodiscard]] static result<managed_resource> create(weir::device home);
+  [[nodiscard]] static result<managed_resource> create(weir::device device);
   managed_resource(const managed_resource&) = default;
   managed_resource& operator=(const managed_resource&) = default;
 
@@ -36,6 +36,8 @@ class WEIR_API managed_resource {
   /// The requested sizes of live memory, summed up.
   [[nodiscard]] bytes in_use() const;
 
+  /// Whether the handle means a resource.
+  explicit operator bool() const noexcept { return state_ != nullptr; }
   friend bool operator==(const managed_resource&, const managed_resource&) noexcept = default;
 
  private:

@@ -30,7 +30,7 @@ class driver_memory;
 /// invalid_argument: freed with a wrong size, which frees it all the same.
 class WEIR_API plain_resource {
  public:
-  [[nodiscard]] static result<plain_resource> create(weir::device home);
+  [[nodiscard]] static result<plain_resource> create(weir::device device);
   plain_resource(const plain_resource&) = default;
   plain_resource& operator=(const plain_resource&) = default;
 
@@ -42,6 +42,8 @@ class WEIR_API plain_resource {
   /// The requested sizes of live memory, summed up.
   [[nodiscard]] bytes in_use() const;
 
+  /// Whether the handle means a resource.
+  explicit operator bool() const noexcept { return state_ != nullptr; }
   friend bool operator==(const plain_resource&, const plain_resource&) noexcept = default;
 
  private:

@@ -47,6 +47,8 @@ class WEIR_API retry_resource {
   [[nodiscard]] any_resource upstream() const;
   [[nodiscard]] weir::device device() const;
   [[nodiscard]] memory_kind kind() const noexcept;
+  /// Whether the handle means a resource.
+  explicit operator bool() const noexcept { return state_ != nullptr; }
   friend bool operator==(const retry_resource&, const retry_resource&) noexcept = default;
 
  private:

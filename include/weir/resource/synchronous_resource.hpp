@@ -33,6 +33,8 @@ class WEIR_API synchronous_resource {
   result<void> try_deallocate(void* pointer, bytes size) const;
 
   [[nodiscard]] const any_resource& upstream() const noexcept;
+  /// Whether the handle means a resource.
+  explicit operator bool() const noexcept { return state_ != nullptr; }
   friend WEIR_API bool operator==(const synchronous_resource& a,
                                   const synchronous_resource& b) noexcept;
 

@@ -68,7 +68,7 @@ class WEIR_API shared_memory {
 
   /// Memory of its own. not_supported: the device cannot export; limit_exceeded: more handles than
   /// can be sent at once (240): take a larger unit.
-  [[nodiscard]] static result<shared_memory> create(weir::device home, bytes size,
+  [[nodiscard]] static result<shared_memory> create(weir::device device, bytes size,
                                                     shared_memory_options settings = {});
   /// A block of a caching_allocator's exportable pool (pool_options), in whole handles, so that no
   /// neighbour is exported with it: `size` is rounded up to the granularity. The block is freed to
@@ -213,7 +213,7 @@ class WEIR_API share_link {
   /// A whole allocation of allocate_plain(), for processes that know no virtual memory. It must be
   /// a multiple of the granularity: the driver exports smaller ones with their neighbours
   /// (not_permitted). The caller keeps it until the other side is done.
-  result<share_grant> offer_legacy(weir::device home, device_address address) const;
+  result<share_grant> offer_legacy(weir::device device, device_address address) const;
   /// An interprocess event (event_options), which the caller keeps until the other side is done. A
   /// wait covers the records before it: record, then say so in a note.
   result<share_grant> offer(const event& shared_event) const;

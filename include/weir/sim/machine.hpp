@@ -298,7 +298,7 @@ class WEIR_API machine {
 
   /// Queues work on a stream without a module: `body` runs in stream order and touches `accesses`.
   result<void> launch(driver::CUstream handle, std::string label, std::vector<access> accesses,
-                      std::function<void()> body = {}, duration takes = duration{5'000});
+                      std::function<void()> body = {}, duration run_time = duration{5'000});
 
   // --- What the host does ----------------------------------------------------------------------
 
@@ -327,7 +327,7 @@ class WEIR_API machine {
   void release(driver::CUstream handle);
 
   [[nodiscard]] time_point now() const;
-  void advance(duration by);
+  void advance(duration time);
   /// Moves the clock to `to`; never backwards.
   void set_time(time_point to);
   /// As set_time(source()) at the begin of every driver call; empty ends it. For replays, whose
@@ -341,12 +341,13 @@ class WEIR_API machine {
 
   // --- Faults -----------------------------------------------------------------------------------
 
-  /// The `nth` call of `call` from now on (1 is the next) answers `result` and does nothing.
-  void fail(driver::call call, std::uint64_t nth, driver::CUresult result);
-  /// The `nth` call of any kind from now on. For sweeps over all calls of a scenario.
-  void fail_any(std::uint64_t nth, driver::CUresult result);
-  /// The `nth` call of `call` from now on takes `extra` simulated time more.
-  void delay(driver::call call, std::uint64_t nth, duration extra);
+  /// The call with this `number` of `call` from now on (1 is the next) answers `result` and does
+  /// nothing.
+  void fail(driver::call call, std::uint64_t number, driver::CUresult result);
+  /// The call with this `number` of any kind from now on. For sweeps over all calls of a scenario.
+  void fail_any(std::uint64_t number, driver::CUresult result);
+  /// The call with this `number` of `call` from now on takes `time` simulated time more.
+  void delay(driver::call call, std::uint64_t number, duration time);
   void clear_faults();
   /// The device stops: its work never finishes, and calls that concern it answer
   /// CUDA_ERROR_DEVICE_UNAVAILABLE or, where work was queued, CUDA_ERROR_LAUNCH_FAILED, for ever.
