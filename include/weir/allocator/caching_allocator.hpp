@@ -32,6 +32,7 @@
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
 #include "weir/base/result.hpp"
+#include "weir/device/cuda_mr_calls.hpp"
 #include "weir/device/device.hpp"
 #include "weir/device/event.hpp"
 #include "weir/device/stream.hpp"
@@ -132,7 +133,7 @@ class WEIR_API observer_registration {
 /// bad_alignment; a pointer that is not the start of a block of this allocator is foreign_pointer;
 /// a block freed twice is double_free; a stream of another device is bad_stream, but for
 /// record_stream().
-class WEIR_API caching_allocator {
+class WEIR_API caching_allocator : public cuda_mr_calls<caching_allocator> {
  public:
   /// not_supported: the device lacks virtual memory and the policy needs it (every policy but
   /// classic does), or `exportable` is on and the device cannot export memory or the policy is a
@@ -160,6 +161,10 @@ class WEIR_API caching_allocator {
   /// and no new memory. not_found: there is none, and nothing was counted.
   [[nodiscard]] result<void*> try_allocate_cached(bytes size, const stream_ref& stream) const;
 
+  // cuda::mr's, which weir/resource/cuda_mr.hpp defines.
+  using cuda_mr_calls::allocate;
+  using cuda_mr_calls::deallocate;
+
   /// What is wrong goes to the error handler. Without a stream: the one it was allocated for. The
   /// form with a size also checks that it is the size that was asked for (invalid_argument; the
   /// block is freed all the same).
@@ -179,7 +184,7 @@ class WEIR_API caching_allocator {
   /// For a block that was freed and waits for recorded streams: the caller has ordered what they do
   /// with it before everything that the stream of the free does from now on (they were joined,
   /// inside one capture for instance), so that stream may have it at once. False: no such block.
-  [[nodiscard]] result<bool> assume_joined(const void* freed) const;
+  [[nodiscard]] result<bool> assume_joined(const void* pointer) const;
 
   /// The size of the block that a request of `size` bytes gets: the next multiple of 512.
   /// size_overflow: there is none.

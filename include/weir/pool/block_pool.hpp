@@ -15,6 +15,7 @@
 #include "weir/base/options.hpp"
 #include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
+#include "weir/device/cuda_mr_calls.hpp"
 #include "weir/device/device.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/observe/stats.hpp"
@@ -101,7 +102,7 @@ struct block_pool_stats {
 /// pinned_pool; so is any stream of another runtime, and the per-thread default stream of another
 /// device. A pool that was closed is closed, a handle that was moved from is moved_from: calls that
 /// return no result throw it (weir::failure).
-class WEIR_API block_pool {
+class WEIR_API block_pool : public cuda_mr_calls<block_pool> {
  public:
   /// Throws out_of_memory or failure. Aligned to default_alignment at least.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
@@ -110,6 +111,10 @@ class WEIR_API block_pool {
   }
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
                                            bytes alignment = default_alignment) const;
+
+  // cuda::mr's, which weir/resource/cuda_mr.hpp defines.
+  using cuda_mr_calls::allocate;
+  using cuda_mr_calls::deallocate;
 
   /// What is wrong goes to the error handler. Without a stream: the one it was allocated for, which
   /// may be gone if it was a weir::stream. With one of another device: as record_stream() and a

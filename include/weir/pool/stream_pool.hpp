@@ -25,6 +25,7 @@
 #include "weir/base/export.hpp"
 #include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
+#include "weir/device/cuda_mr_calls.hpp"
 #include "weir/device/device.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/device/virtual_memory.hpp"
@@ -164,7 +165,7 @@ class stream_allocation;
 /// double_free; invalid_argument: another size than was allocated (the memory is freed all the
 /// same); closed: the pool was; moved_from: the handle was; driver_gone: after a fork, or when the
 /// driver is shut down.
-class WEIR_API stream_pool {
+class WEIR_API stream_pool : public cuda_mr_calls<stream_pool> {
  public:
   /// invalid_argument: see stream_pool_config; not_supported: the device has no pools, or none that
   /// can be sent as descriptors; out_of_memory: there is no room for the initial size.
@@ -196,6 +197,10 @@ class WEIR_API stream_pool {
   result<stream_pool_remains> close() const;
 
   // --- Memory -----------------------------------------------------------------------------------
+
+  // cuda::mr's, which weir/resource/cuda_mr.hpp defines.
+  using cuda_mr_calls::allocate;
+  using cuda_mr_calls::deallocate;
 
   /// Throws out_of_memory or failure.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
