@@ -129,6 +129,11 @@ typedef void (*weir_error_handler)(void* context, weir_error code, const char* m
 /* Replaces the process's handler; null removes it. A call of the old one that had begun on another
  * thread may still be running when this returns. */
 WEIR_C_API void weir_set_error_handler(weir_error_handler handler, void* context);
+/* From now on such failures are written to standard error if no handler is set and neither the option
+ * print_errors nor WEIR_PRINT_ERRORS says otherwise. A program that includes this header and is
+ * compiled without NDEBUG calls it before main(). */
+WEIR_C_API void weir_mark_debug_program(void);
+#include "weir_debug_program.h"
 
 /* --- Options ---------------------------------------------------------------------------------- */
 
@@ -159,11 +164,12 @@ WEIR_C_API weir_error weir_option_get_value(const char* options, const char* nam
 typedef struct weir_runtime weir_runtime;
 
 /* Opens a runtime. `options` is a list "name=value,name=value" as docs/options.md describes, for
- * instance "runtime=sim,sim_devices=2"; null and "" mean the initial values. */
+ * instance "runtime=sim,sim_devices=2". An option that it does not name has the value of its
+ * variable (WEIR_RUNTIME, ...) or its initial value. A variable that cannot be read is reported once
+ * and counts as unset. */
 WEIR_C_API weir_error weir_runtime_open(const char* options, weir_runtime** runtime);
 
-/* The same, with the variables of the environment (WEIR_RUNTIME, ...) between the initial values
- * and `options`. */
+/* The same, but a variable that cannot be read is weir_error_bad_option. */
 WEIR_C_API weir_error weir_runtime_open_from_environment(const char* options,
                                                          weir_runtime** runtime);
 
@@ -218,6 +224,17 @@ WEIR_C_API weir_error weir_device_get_memory(weir_runtime* runtime, int32_t devi
 
 /* Waits for all work of the device's context. Not allowed while a stream is being captured. */
 WEIR_C_API weir_error weir_device_synchronize(weir_runtime* runtime, int32_t device);
+
+/* The priorities that streams may have; a smaller number goes first. Either pointer may be null. */
+WEIR_C_API weir_error weir_device_get_stream_priorities(weir_runtime* runtime, int32_t device,
+                                                        int32_t* least, int32_t* greatest);
+/* Whether `device` can reach the memory of `other`: 1 or 0. */
+WEIR_C_API weir_error weir_device_can_access_peer(weir_runtime* runtime, int32_t device,
+                                                  int32_t other, int32_t* can_access);
+/* Lets `device` reach plain memory of `other` (enabled = 1), or not (0). Memory of allocators has
+ * weir_allocator_enable_peer, memory of pools weir_stream_pool_set_peer. */
+WEIR_C_API weir_error weir_device_set_peer_access(weir_runtime* runtime, int32_t device,
+                                                  int32_t other, int32_t enabled);
 
 /* --- Streams ---------------------------------------------------------------------------------- */
 
@@ -293,6 +310,10 @@ WEIR_C_API weir_error weir_event_create(weir_runtime* runtime, int32_t device, u
 WEIR_C_API weir_error weir_event_close(weir_event* event);
 /* A null stream is the legacy stream of the event's device. */
 WEIR_C_API weir_error weir_event_record(weir_event* event, weir_stream* stream);
+/* Behind all work that is queued in the device's context, on any stream. Fails while a stream of the
+ * context is being captured, and breaks that capture. weir_error_not_supported: the driver is older
+ * than CUDA 12.5. */
+WEIR_C_API weir_error weir_event_record_all(weir_event* event);
 /* Whether the work before the mark is done: 1 or 0. Never recorded counts as complete. While a
  * capture runs in the process this breaks it, unless the thread's capture mode is relaxed. */
 WEIR_C_API weir_error weir_event_is_complete(weir_event* event, int32_t* complete);
@@ -371,8 +392,9 @@ WEIR_C_API weir_error weir_tag_set_current(uint32_t tag, uint32_t* previous);
  * and make no driver call; finding the objects behind the handles adds a few nanoseconds. */
 typedef struct weir_allocator weir_allocator;
 
-/* `options` is a list of which those that begin with heap_, record, live and budget count; null and
- * "" mean the initial values. weir_error_not_supported: the device lacks virtual memory and the
+/* `options` is a list of which those that begin with heap_, record, live and budget count. An option
+ * that it does not name has the value of its variable (WEIR_HEAP_LIMIT, ...) or its initial value, as
+ * for weir_runtime_open(). weir_error_not_supported: the device lacks virtual memory and the
  * policy needs it. */
 WEIR_C_API weir_error weir_allocator_create(weir_runtime* runtime, int32_t device,
                                             const char* options, weir_allocator** allocator);
@@ -418,6 +440,14 @@ WEIR_C_API weir_error weir_allocator_free(weir_allocator* allocator, void* point
 /* Work queued on `stream` until the block is freed may use it, too. */
 WEIR_C_API weir_error weir_allocator_record_stream(weir_allocator* allocator, void* pointer,
                                                    weir_stream* stream);
+
+/* For a block that was freed and waits for recorded streams: what they do with it comes before
+ * everything that the stream of the free does from now on, so that stream may have it at once. `found`
+ * is 0 if there is no such block. */
+WEIR_C_API weir_error weir_allocator_assume_joined(weir_allocator* allocator, const void* pointer,
+                                                   int32_t* found);
+/* Kernels and copies of another device of the runtime may use all memory of the allocator, for good. */
+WEIR_C_API weir_error weir_allocator_enable_peer(weir_allocator* allocator, int32_t device);
 
 /* The same for a CUstream without a handle of weir's: two driver calls more (50 ns), because the
  * driver recycles its handles. Null is the legacy stream, (void*)2 the thread's own default. */
@@ -505,6 +535,10 @@ WEIR_C_API weir_error weir_allocator_trim(weir_allocator* allocator, uint64_t ke
                                           uint64_t* released);
 /* The same for all that is not live, after waiting for the streams. */
 WEIR_C_API weir_error weir_allocator_empty_cache(weir_allocator* allocator, uint64_t* released);
+/* Until at most `keep` bytes are reserved: waits for the work that may use cached memory, and then
+ * evicts what is evictable, the lowest priority first. */
+WEIR_C_API weir_error weir_allocator_shrink(weir_allocator* allocator, uint64_t keep,
+                                            uint64_t* released);
 /* `stream` will not be used any more. Needed before a stream is destroyed that weir did not create;
  * weir_unwatch_stream says it to all allocators and pools at once. */
 WEIR_C_API weir_error weir_allocator_release_stream(weir_allocator* allocator, weir_stream* stream);
@@ -551,7 +585,7 @@ WEIR_C_API weir_error weir_callback_close(weir_callback* registration);
  *  - not return: throw a C++ exception, which passes through weir unharmed, or longjmp out.
  * One an allocator; null removes it. A call of the old one that had begun may still be running. */
 typedef int32_t (*weir_out_of_memory_handler)(void* context, weir_allocator* allocator,
-                                              uint64_t size, weir_error why);
+                                              uint64_t size, weir_error reason);
 WEIR_C_API weir_error weir_allocator_set_out_of_memory_handler(weir_allocator* allocator,
                                                                weir_out_of_memory_handler handler,
                                                                void* context);
@@ -582,6 +616,9 @@ WEIR_C_API weir_error weir_pool_allocate(weir_pool* pool, uint64_t size, uint64_
 WEIR_C_API weir_error weir_pool_allocate_at(weir_pool* pool, void* address, uint64_t size,
                                             weir_stream* stream);
 WEIR_C_API weir_error weir_pool_get_id(weir_pool* pool, uint32_t* id);
+/* While enabled (1), a request to the allocator itself for which there is no new memory gets what
+ * this pool has free for its stream, before anything that is cached is released. */
+WEIR_C_API weir_error weir_pool_set_fallback(weir_pool* pool, int32_t enabled);
 WEIR_C_API weir_error weir_pool_get_stats(weir_pool* pool, weir_memory_stats* stats);
 /* Releases what is not live to the driver, after waiting for the streams. */
 WEIR_C_API weir_error weir_pool_empty_cache(weir_pool* pool, uint64_t* released);
@@ -998,8 +1035,8 @@ WEIR_C_API weir_error weir_stream_pool_reset_peaks(weir_stream_pool* pool);
  * stays. */
 WEIR_C_API weir_error weir_stream_pool_trim(weir_stream_pool* pool, uint64_t keep,
                                             uint64_t* released);
-/* Lets another device of the runtime use the pool's memory (on = 1), or not (0). */
-WEIR_C_API weir_error weir_stream_pool_set_peer(weir_stream_pool* pool, int32_t device, int32_t on);
+/* Lets another device of the runtime use the pool's memory (enabled = 1), or not (0). */
+WEIR_C_API weir_error weir_stream_pool_set_peer(weir_stream_pool* pool, int32_t device, int32_t enabled);
 /* What a device of the runtime may do with the pool's memory: 0, weir_read or weir_read_write. */
 WEIR_C_API weir_error weir_stream_pool_get_peer(weir_stream_pool* pool, int32_t device,
                                                 int32_t* rights);
@@ -1242,15 +1279,15 @@ WEIR_C_API weir_error weir_buffer_end_host(weir_buffer* buffer);
 /* Queues a move to a place. */
 WEIR_C_API weir_error weir_buffer_prefetch(weir_buffer* buffer, uint64_t offset, uint64_t size,
                                            int32_t place, weir_stream* stream);
-/* Mostly read (on = 1): each reader gets a copy; a write ends all but the writer's. */
+/* Mostly read (enabled = 1): each reader gets a copy; a write ends all but the writer's. */
 WEIR_C_API weir_error weir_buffer_advise_read_mostly(weir_buffer* buffer, uint64_t offset,
-                                                     uint64_t size, int32_t on);
+                                                     uint64_t size, int32_t enabled);
 /* Where pages should stay; WEIR_PLACE_NONE withdraws the advice. */
 WEIR_C_API weir_error weir_buffer_advise_preferred(weir_buffer* buffer, uint64_t offset,
                                                    uint64_t size, int32_t place);
-/* Accesses from a place reach the pages without moving them (on = 1). */
+/* Accesses from a place reach the pages without moving them (enabled = 1). */
 WEIR_C_API weir_error weir_buffer_advise_accessed_by(weir_buffer* buffer, uint64_t offset,
-                                                     uint64_t size, int32_t place, int32_t on);
+                                                     uint64_t size, int32_t place, int32_t enabled);
 
 typedef struct weir_managed_info {
   uint32_t struct_size;

@@ -80,8 +80,7 @@ class Machines(Calls):
     def test_runtimes(self):
         given = {"runtime": "sim", "sim_devices": 2}
         self.expect(lambda: weir.Runtime(given, sim_seed=3),
-                    ("weir_runtime_open_from_environment", b"runtime=sim,sim_devices=2,sim_seed=3", OUT))
-        self.expect(lambda: weir.Runtime("runtime=sim", environment=False), ("weir_runtime_open", b"runtime=sim", OUT))
+                    ("weir_runtime_open", b"runtime=sim,sim_devices=2,sim_seed=3", OUT))
         self.expect(weir.Runtime.default, ("weir_default_runtime", OUT))
         self.expect(lambda: self.machine.device(), ("weir_device_get_info", self.machine._handle, 0, {}))
         self.expect(lambda: weir.Device(self.machine), ("weir_device_get_info", self.machine._handle, 0, {}))
@@ -142,9 +141,7 @@ class Allocators(Calls):
 
     def test_making_one(self):
         self.expect(lambda: weir.Allocator(self.device, {"heap_policy": "compact"}, heap_limit="1GiB"),
-                    ("weir_allocator_create_from_environment", *self.place, b"heap_policy=compact,heap_limit=1GiB", OUT))
-        self.expect(lambda: weir.Allocator(self.device, environment=False),
-                    ("weir_allocator_create", *self.place, b"", OUT))
+                    ("weir_allocator_create", *self.place, b"heap_policy=compact,heap_limit=1GiB", OUT))
         self.expect(weir.Allocator.default, ("weir_default_runtime", OUT),
                     ("weir_device_get_info", weir.Runtime.default()._handle, 0, {}), ("weir_default_allocator", 0, OUT))
 

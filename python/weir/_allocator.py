@@ -14,9 +14,10 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 from . import _callbacks, _native, _stats, _suspend
 from ._block import Block, Memory
 from ._errors import Error, InvalidArgument, OutOfMemory
-from ._machine import (Device, Options, Owned, Runtime, Size, Stream, as_bytes, native_stream, options_text,
+from ._machine import (Device, Options, Owned, Runtime, Size, Stream, all_options_text, as_bytes, native_stream, options_text,
                        place_of, stream_argument)
 from ._native import lib, structure
+from ._sources import MemorySource, Source
 from ._stats import BlockInfo, RecorderStats, Snapshot, Stats, ask
 from ._suspend import Progress, ResumeOutcome, SuspendOutcome, SuspendStats
 
@@ -69,10 +70,9 @@ class Allocator(Memory, close="weir_allocator_close"):
 
     def __init__(self, device: Device, options: Options = None, *, environment: bool = True,
                  **named: Any) -> None:
-        call = lib.weir_allocator_create_from_environment if environment else lib.weir_allocator_create
         self.device = device
-        self._own(_native.new(call, *place_of(device),
-                              _native.text(options_text(options, named))))
+        self._own(_native.new(lib.weir_allocator_create, *place_of(device),
+                              all_options_text(options, named, environment)))
 
     @classmethod
     def default(cls, device: int = 0) -> "Allocator":
@@ -180,6 +180,11 @@ class Allocator(Memory, close="weir_allocator_close"):
         else:
             lib.weir_allocator_record_stream_native(self._handle, int(ptr), native_stream(stream))
 
+    def assume_joined(self, ptr: int) -> bool:
+        """For a block that was freed and waits for recorded streams: what they do with it comes before everything that
+        the stream of the free does from now on, so that stream may have it at once. False: no such block."""
+        return bool(_native.number(lib.weir_allocator_assume_joined, self._handle, int(ptr), kind=ctypes.c_int32))
+
     def _free(self, ptr: int, nbytes: int, stream: Any, own_stream: Any) -> None:
         if stream is None:
             lib.weir_allocator_free(self._handle, ptr)
@@ -271,6 +276,15 @@ class Allocator(Memory, close="weir_allocator_close"):
     def empty_cache(self) -> int:
         """The same for all that is not live, after waiting for the streams."""
         return _native.number(lib.weir_allocator_empty_cache, self._handle)
+
+    def shrink(self, keep: Size = 0) -> int:
+        """Until at most `keep` bytes are reserved: waits for the work that may use cached memory, and then evicts what
+        is evictable. Returns by how much less is reserved."""
+        return _native.number(lib.weir_allocator_shrink, self._handle, as_bytes(keep))
+
+    def enable_peer(self, device: Device) -> None:
+        """Kernels and copies of another device of the runtime may use all memory of the allocator, for good."""
+        lib.weir_allocator_enable_peer(self._handle, device.number)
 
     def release_stream(self, stream: Any) -> None:
         """The stream will not be used any more. Needed before a stream is destroyed that weir did not
@@ -414,13 +428,17 @@ class Allocator(Memory, close="weir_allocator_close"):
     # --- Parts ------------------------------------------------------------------------------------
 
     def pool(self, name: str, *, exportable: bool = False, suspendable: bool = False,
-             **eviction: Any) -> "Pool":
+             source: Optional[MemorySource] = None, one_block: bool = False, **eviction: Any) -> "Pool":
         """Memory that is kept apart: what is freed to it is reused by it alone.
+
+        source       an object with allocate() and deallocate() that the pool gets its segments from
+        one_block    each of those segments is one block
 
         suspendable  it is going to be suspended: its memory comes in large pieces, which makes that quick.
                      With the options of declare_suspendable() it can be evictable, too.
         """
-        return Pool(self, name, exportable=exportable, suspendable=suspendable, **eviction)
+        return Pool(self, name, exportable=exportable, suspendable=suspendable, source=source, one_block=one_block,
+                    **eviction)
 
     def capture(self, stream: Any) -> "Capture":
         """The memory of one graph; begin it before the capture of the stream begins."""
@@ -479,16 +497,31 @@ class Pool(Owned, close="weir_pool_close"):
     """
 
     def __init__(self, allocator: Allocator, name: str, *, exportable: bool = False,
-                 suspendable: bool = False, **eviction: Any) -> None:
+                 suspendable: bool = False, source: Optional[MemorySource] = None, one_block: bool = False,
+                 **eviction: Any) -> None:
         self.allocator = allocator
         self.name = name
-        if suspendable or eviction:
+        self._source: Optional[Source] = None
+        if source is not None or one_block:
+            if exportable or suspendable or eviction or source is None:
+                raise ValueError("weir: one_block needs a source, and a pool with a source is not exportable or suspendable")
+            self._source = Source(source)
+            self._own(_native.new(lib.weir_pool_create_from_source, allocator._handle, _native.text(name),
+                                  self._source.native(), int(one_block)))
+            self._source.attach(self)
+        elif suspendable or eviction:
             options = _suspend.suspendable_options(**eviction)
             self._own(_native.new(lib.weir_pool_create_suspendable, allocator._handle,
                                   _native.text(name), int(exportable), ctypes.byref(options)))
         else:
             self._own(_native.new(lib.weir_pool_create, allocator._handle, _native.text(name),
                                   int(exportable)))
+
+    def close(self) -> None:
+        """Ends the pool. Blocks that are live stay good; a source gets its memory back with the last one."""
+        super().close()
+        if self._source is not None:
+            self._source.close()
 
     def _words(self) -> str:
         now = self.stats()
@@ -512,6 +545,11 @@ class Pool(Owned, close="weir_pool_close"):
         except OutOfMemory as problem:
             raise self.allocator._with_report(problem, size, stream)
         return Block(self.allocator, pointer.value or 0, size, stream)
+
+    def set_fallback(self, enabled: bool = True) -> None:
+        """While enabled, a request to the allocator itself for which there is no new memory gets what this pool has
+        free for its stream, before anything that is cached is released."""
+        lib.weir_pool_set_fallback(self._handle, int(enabled))
 
     def stats(self) -> Stats:
         """Of this pool; exact, of one moment."""

@@ -28,6 +28,15 @@ def options_text(options: Options = None, named: Optional[Mapping[str, Any]] = N
     return ",".join(listed)
 
 
+def all_options_text(options: Options, named: Mapping[str, Any], environment: bool) -> Any:
+    """The same for a call of weir.h: what is not listed there comes from the environment, unless all is listed."""
+    text = options_text(options, named)
+    if not environment:
+        initial = options_text({row["name"]: row["initial"] for row in option_rows()})
+        text = f"{initial},{text}" if text else initial
+    return _native.text(text)
+
+
 Size = Union[int, str]  #: a number of bytes, or text such as "64 MiB"
 
 _UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))}
@@ -132,9 +141,7 @@ class Runtime(Owned, close="weir_runtime_close"):
     """
 
     def __init__(self, options: Options = None, *, environment: bool = True, **named: Any) -> None:
-        call = lib.weir_runtime_open_from_environment if environment else lib.weir_runtime_open
-        text = _native.text(options_text(options, named))
-        self._own(_native.new(call, text))
+        self._own(_native.new(lib.weir_runtime_open, all_options_text(options, named, environment)))
 
     @classmethod
     def default(cls) -> "Runtime":
@@ -196,6 +203,23 @@ class Device:
     def synchronize(self) -> None:
         """Waits for all work of the device."""
         lib.weir_device_synchronize(self.runtime._handle, self.number)
+
+    def stream_priorities(self) -> Tuple[int, int]:
+        """The least and the greatest priority of streams; a smaller number goes first."""
+        least, greatest = ctypes.c_int32(), ctypes.c_int32()
+        lib.weir_device_get_stream_priorities(self.runtime._handle, self.number, ctypes.byref(least),
+                                              ctypes.byref(greatest))
+        return least.value, greatest.value
+
+    def can_access_peer(self, other: "Device") -> bool:
+        """Whether this device can reach the memory of another one of its runtime."""
+        return bool(_native.number(lib.weir_device_can_access_peer, self.runtime._handle, self.number, other.number,
+                                   kind=ctypes.c_int32))
+
+    def set_peer_access(self, other: "Device", enabled: bool = True) -> None:
+        """Lets this device reach plain memory of another, or not. Memory of allocators has Allocator.enable_peer(),
+        memory of pools StreamPool.set_peer()."""
+        lib.weir_device_set_peer_access(self.runtime._handle, self.number, other.number, int(enabled))
 
     def __repr__(self) -> str:
         return f"<weir.Device {self.number} {self.info.name!r}>"
@@ -299,6 +323,16 @@ class Event(Owned, close="weir_event_close"):
         """Behind what is queued on the stream so far; None is the legacy stream."""
         with stream_argument(self.device, stream) as known:
             lib.weir_event_record(self._handle, known)
+
+    def record_all(self) -> None:
+        """Behind all work that is queued in the device's context, on any stream. Fails while a stream of the context is
+        being captured, and breaks that capture; needs CUDA 12.5."""
+        lib.weir_event_record_all(self._handle)
+
+    @property
+    def handle(self) -> int:
+        """The CUevent, for code that speaks to the driver itself."""
+        return _native.number(lib.weir_event_get_native, self._handle, kind=ctypes.c_void_p)
 
     @property
     def is_complete(self) -> bool:

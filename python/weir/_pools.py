@@ -11,6 +11,7 @@ from ._block import Block, Memory
 from ._errors import BadPointer, InvalidArgument, NotSupported
 from ._machine import Device, Size, Stream, as_bytes, place_of
 from ._native import lib, structure
+from ._sources import MemorySource, Source
 from ._stats import AccessRights, PoolStats, StreamPoolAttribute, StreamPoolStats, ask
 
 _block_pool_free = _native.quiet("weir_block_pool_free")
@@ -29,6 +30,16 @@ def known_stream(stream: Optional[Stream]) -> Any:
     return stream._handle
 
 
+def _stream_pool_config(initial: int, maximum: int, threshold: Optional[int], shareable: bool,
+                        reuse: Optional[Iterable[StreamPoolAttribute]]) -> Any:
+    config = structure("weir_stream_pool_config")()
+    allowed = set(_REUSE_RULES if reuse is None else reuse)
+    config.flags = int(shareable) | sum(1 << rule for rule in _REUSE_RULES if rule not in allowed)
+    config.initial, config.max = initial, maximum
+    config.threshold = NO_LIMIT if threshold is None else threshold
+    return config
+
+
 class StreamPool(Memory):
     """A pool of the driver (cudaMemPool_t): what cudaMallocAsync uses, with its figures and limits.
 
@@ -40,15 +51,20 @@ class StreamPool(Memory):
                None: all three
     """
 
+    device: Device
+
     def __init__(self, device: Device, *, initial: int = 0, maximum: int = 0,
                  threshold: Optional[int] = None, shareable: bool = False,
                  reuse: Optional[Iterable[StreamPoolAttribute]] = None) -> None:
-        config = structure("weir_stream_pool_config")()
-        allowed = set(_REUSE_RULES if reuse is None else reuse)
-        config.flags = int(shareable) | sum(1 << rule for rule in _REUSE_RULES if rule not in allowed)
-        config.initial, config.max = initial, maximum
-        config.threshold = NO_LIMIT if threshold is None else threshold
+        config = _stream_pool_config(initial, maximum, threshold, shareable, reuse)
         self._open(device, lib.weir_stream_pool_create, ctypes.byref(config))
+
+    @staticmethod
+    def validate(*, initial: int = 0, maximum: int = 0, threshold: Optional[int] = None, shareable: bool = False,
+                 reuse: Optional[Iterable[StreamPoolAttribute]] = None) -> None:
+        """Raises weir.InvalidArgument if StreamPool() refuses these arguments on every device. Needs no driver."""
+        config = _stream_pool_config(initial, maximum, threshold, shareable, reuse)
+        lib.weir_stream_pool_config_validate(ctypes.byref(config))
 
     @classmethod
     def default(cls, device: Device) -> "StreamPool":
@@ -248,21 +264,27 @@ def _reuse_rule(rule: StreamPoolAttribute) -> StreamPoolAttribute:
     return rule
 
 
+def _block_pool_options(threshold: Optional[Size], declared_uses: bool) -> Any:
+    options = structure("weir_block_pool_options")()
+    options.flags = 1 if declared_uses else 0
+    options.threshold = NO_LIMIT if threshold is None else as_bytes(threshold)
+    return options
+
+
 class _BlockPool(Memory, close="weir_block_pool_close"):
     """Blocks by size that are cached when they are freed, at most `threshold` bytes of them."""
 
     _create: str
     _on_device: bool
 
+    device: Device
+
     def __init__(self, device: Device, *, threshold: Optional[Size] = None, declared_uses: bool = False) -> None:
         """declared_uses: a freed block waits for its own and the recorded streams alone before it goes to another
         stream, and not for the work of all streams that weir knows."""
         self.device = device
-        options = structure("weir_block_pool_options")()
-        options.flags = 1 if declared_uses else 0
-        options.threshold = NO_LIMIT if threshold is None else as_bytes(threshold)
         self._own(_native.new(getattr(lib, self._create), *place_of(device),
-                              ctypes.byref(options)))
+                              ctypes.byref(_block_pool_options(threshold, declared_uses))))
 
     @staticmethod
     def rounded_size(nbytes: Size) -> int:
@@ -349,3 +371,23 @@ class BinPool(_BlockPool):
     """Plain device memory by size, for drivers without pools of their own."""
 
     _create, _on_device = "weir_bin_pool_create", True
+    _source: Optional[Source] = None
+
+    def __init__(self, device: Device, *, threshold: Optional[Size] = None, declared_uses: bool = False,
+                 source: Optional[MemorySource] = None) -> None:
+        """declared_uses: as for PinnedPool. source: an object with allocate() and deallocate() that the pool gets its
+        blocks from, in place of the driver."""
+        if source is None:
+            super().__init__(device, threshold=threshold, declared_uses=declared_uses)
+            return
+        self.device = device
+        self._source = Source(source)
+        self._own(_native.new(lib.weir_bin_pool_create_from_source, *place_of(device),
+                              ctypes.byref(_block_pool_options(threshold, declared_uses)), self._source.native()))
+        self._source.attach(self)
+
+    def close(self) -> None:
+        """Ends the pool. Blocks that are live stay good; a source gets its memory back with the last one."""
+        super().close()
+        if self._source is not None:
+            self._source.close()

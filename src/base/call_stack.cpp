@@ -15,7 +15,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <utility>
 
+#include "base/function_names.hpp"
 #include "base/hexadecimal.hpp"
 
 namespace weir { inline namespace v0 { namespace detail {
@@ -27,6 +29,7 @@ constexpr int most_frames = 48;
 struct loaded_file {
   std::uint64_t code = 0;     // in: the address
   std::uint64_t in_file = 0;  // the same as the file has it
+  std::uint64_t base = 0;     // what the two differ by; of one file only
   std::string name{};         // the program's is empty
   std::string build{};        // in hexadecimal
 };
@@ -77,6 +80,7 @@ int find_file(dl_phdr_info* file, std::size_t /*size*/, void* data) {
     wanted.build.clear();
   }
   wanted.in_file = in_file;
+  wanted.base = file->dlpi_addr;
   return 1;
 }
 
@@ -92,6 +96,39 @@ std::string readable(const char* symbol) {
   const std::unique_ptr<char, void (*)(void*)> name{
       abi::__cxa_demangle(symbol, nullptr, nullptr, &status), std::free};
   return name ? name.get() : symbol;
+}
+
+loaded_file file_at(std::uint64_t code) {
+  loaded_file file{.code = code};
+  dl_iterate_phdr(&find_file, &file);
+  return file;
+}
+
+/// "function+0x1c": of a function that is exported, or that the file has a name for. Empty:
+/// neither.
+std::string function_at(const loaded_file& file, const std::string& path) {
+  // A return address points behind the call, which may be the end of the function.
+  auto* const call = reinterpret_cast<void*>(file.code - 1);
+  Dl_info symbol{};
+  if (dladdr(call, &symbol) != 0 && symbol.dli_sname != nullptr) {
+    const auto start = reinterpret_cast<std::uint64_t>(symbol.dli_saddr);
+    return readable(symbol.dli_sname) + "+" + hexadecimal(file.code - start);
+  }
+  const auto named = function_in_file(path.c_str(), file.in_file - 1);
+  if (!named) return {};
+  return readable(named->symbol.c_str()) + "+" + hexadecimal(named->offset + 1);
+}
+
+/// Whether the function is of weir, also if it is linked into the program.
+bool is_own_function(const std::string& function) {
+  const std::string name = function.substr(0, function.find('('));
+  return name.find("weir::v0::") != name.npos || name.starts_with("weir_");
+}
+
+/// The library that this code is in; 0 in a program that weir is linked into.
+std::uint64_t base_of_own_library() {
+  const loaded_file own = file_at(reinterpret_cast<std::uint64_t>(&readable));
+  return own.name.empty() ? 0 : own.base;
 }
 
 }  // namespace
@@ -116,8 +153,7 @@ std::string describe_address(void* code) {
 }
 
 std::string describe_frame(void* code) {
-  loaded_file file{.code = reinterpret_cast<std::uint64_t>(code)};
-  dl_iterate_phdr(&find_file, &file);
+  const loaded_file file = file_at(reinterpret_cast<std::uint64_t>(code));
   if (file.build.empty()) return describe_address(code);
   std::string text;
   Dl_info symbol{};
@@ -126,6 +162,31 @@ std::string describe_frame(void* code) {
            hexadecimal(file.code - reinterpret_cast<std::uint64_t>(symbol.dli_saddr)) + " at ";
   }
   return text + path_of(file) + "+" + hexadecimal(file.in_file) + " (build " + file.build + ")";
+}
+
+std::vector<std::string> describe_calls(const std::vector<void*>& stack) {
+  constexpr std::size_t shown_digits = 12;  // of a build, which has 40
+  const std::uint64_t own_library = base_of_own_library();
+  std::vector<std::string> texts;
+  bool is_inside = true;  // none but weir's own calls so far
+  for (void* const each : stack) {
+    const loaded_file file = file_at(reinterpret_cast<std::uint64_t>(each));
+    if (is_inside && own_library != 0 && file.base == own_library) continue;
+    if (file.in_file == 0) {  // no file that is known
+      is_inside = false;
+      texts.push_back(describe_address(each));
+      continue;
+    }
+    const std::string path = path_of(file);
+    const std::string function = function_at(file, path);
+    if (is_inside && is_own_function(function)) continue;
+    is_inside = false;
+    std::string text = function.empty() ? path : function + " at " + path;
+    text += "+" + hexadecimal(file.in_file);
+    if (!file.build.empty()) text += " (build " + file.build.substr(0, shown_digits) + ")";
+    texts.push_back(std::move(text));
+  }
+  return texts;
 }
 
 }}}  // namespace weir::v0::detail

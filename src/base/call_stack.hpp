@@ -19,4 +19,9 @@ namespace weir { inline namespace v0 { namespace detail {
 /// the linker called it. As above where the file has no such name.
 [[nodiscard]] std::string describe_frame(void* code);
 
+/// A stack for a report: "function+0x1c at /path/program+0x4711 (build 0123456789ab)" for each
+/// call, beginning with the innermost that is not weir's own. Also names functions that are not
+/// exported. `weir symbolize` replaces such texts by function, file and line.
+[[nodiscard]] std::vector<std::string> describe_calls(const std::vector<void*>& stack);
+
 }}}  // namespace weir::v0::detail

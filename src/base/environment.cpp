@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Services that environment variables request.
+// Reading the environment, and reporting what it requests and weir cannot provide.
 #include "base/environment.hpp"
 
 #include <stdlib.h>  // secure_getenv
@@ -27,9 +27,9 @@ void report_unavailable(const char* variable, const error& reason) noexcept try 
     const std::lock_guard lock{mutex};
     if (!known.emplace(variable, reason.code()).second) return;
   }
-  report_error(reported);
+  report_mistake(reported);
 } catch (const std::bad_alloc&) {
-  report_error(reason);
+  report_mistake(reason);
 }
 
 }}}  // namespace weir::v0::detail

@@ -2,8 +2,6 @@
 // Names and messages of errors, the exceptions, and the handler for failures nobody can return.
 #include "weir/base/error.hpp"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -12,7 +10,7 @@
 #include <utility>
 
 #include "base/environment.hpp"
-#include "weir/base/options.hpp"
+#include "base/error_output.hpp"
 
 namespace weir { inline namespace v0 {
 
@@ -151,40 +149,17 @@ void call_function(const error& reason, void* context) noexcept {
   }
 }
 
-enum class printing : std::uint8_t { unknown, never, without_handler, always };
-constinit std::atomic<printing> when_to_print{printing::unknown};
-
-printing asked_for() noexcept {
-#ifdef NDEBUG
-  printing when = printing::never;
-#else
-  printing when = printing::without_handler;
-#endif
-  const std::string_view variable = detail::environment_value("WEIR_PRINT_ERRORS");
-  if (variable.empty()) return when;
-  try {
-    options variables;
-    if (set(variables, "print_errors", variable))
-      when = variables.print_errors ? printing::always : printing::never;
-  } catch (const std::bad_alloc&) {
-  }
-  return when;
-}
-
-bool is_printed(bool is_handled) noexcept {
-  printing when = when_to_print.load(std::memory_order_relaxed);
-  if (when == printing::unknown) when_to_print.store(when = asked_for(), std::memory_order_relaxed);
-  return when == printing::always || (when == printing::without_handler && !is_handled);
-}
-
-void print(const error& reason) noexcept {
-  const auto write = [](std::string_view text) {
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
-  };
-  try {
-    write("weir: " + reason.message() + "\n");
-  } catch (const std::bad_alloc&) {
-    write("weir: an error, and no host memory for its message\n");
+void report(const error& reason, detail::error_output::subject subject) noexcept {
+  reported.fetch_add(1, std::memory_order_relaxed);
+  for (;;) {
+    const std::uint64_t seen = turn.load();
+    const error_handler handler = slots[seen & 1].handler.load();
+    void* const context = slots[seen & 1].context.load();
+    if (turn.load() != seen) continue;
+    if (handler != nullptr) handler(reason, context);
+    if (detail::standard_error.is_wanted(subject, handler != nullptr))
+      detail::standard_error.write(reason);
+    return;
   }
 }
 
@@ -210,17 +185,16 @@ void set_error_handler(std::function<void(const error&)> handler) {
 }
 
 void report_error(const error& reason) noexcept {
-  reported.fetch_add(1, std::memory_order_relaxed);
-  for (;;) {
-    const std::uint64_t seen = turn.load();
-    const error_handler handler = slots[seen & 1].handler.load();
-    void* const context = slots[seen & 1].context.load();
-    if (turn.load() != seen) continue;
-    if (handler != nullptr) handler(reason, context);
-    if (is_printed(handler != nullptr)) print(reason);
-    return;
-  }
+  report(reason, detail::error_output::subject::failure);
 }
+
+void detail::report_mistake(const error& reason) noexcept {
+  report(reason, error_output::subject::mistake);
+}
+
+void detail::mark_debug_program() noexcept { standard_error.mark_debug_program(); }
+
+void set_error_printing(error_printing when) noexcept { detail::standard_error.choose(when); }
 
 std::uint64_t reported_errors() noexcept { return reported.load(std::memory_order_relaxed); }
 

@@ -13,6 +13,7 @@
 
 #include "base/environment.hpp"
 #include "base/host_memory.hpp"
+#include "base/spelling.hpp"
 
 namespace weir { inline namespace v0 {
 namespace {
@@ -71,6 +72,13 @@ constexpr std::array<spelled<rdma_use>, 3> choices<rdma_use>{{
     {"auto", rdma_use::automatic},
     {"on", rdma_use::on},
     {"off", rdma_use::off},
+}};
+
+template <>
+constexpr std::array<spelled<error_printing>, 3> choices<error_printing>{{
+    {"auto", error_printing::automatic},
+    {"on", error_printing::on},
+    {"off", error_printing::off},
 }};
 
 template <class T>
@@ -173,6 +181,10 @@ struct text_of<T> {
   static std::optional<T> read(std::string_view text) {
     for (const auto& known : choices<T>)
       if (known.text == text) return known.value;
+    // What is on or off or neither reads the other words of a switch, too.
+    if constexpr (requires { T::on, T::off; }) {
+      if (const auto is_on = text_of<bool>::read(text)) return *is_on ? T::on : T::off;
+    }
     return std::nullopt;
   }
   static std::string write(T value) {
@@ -261,27 +273,13 @@ constexpr std::array option_names = {
 #include "weir/base/options.def"
 };
 
-// How many letters must be put in, taken out or changed to make `b` of `a`.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, changed}));
-    }
-  }
-  return row[b.size()];
-}
-
 error unknown_option(std::string_view name) {
   // Names come from outside and may be of any length; only a beginning can resemble an option.
   const std::string_view shown = name.substr(0, 64);
-  const auto nearest = *std::min_element(option_names.begin(), option_names.end(),
-                                         [&](std::string_view a, std::string_view b) {
-                                           return distance(shown, a) < distance(shown, b);
-                                         });
+  const auto nearest = *std::min_element(
+      option_names.begin(), option_names.end(), [&](std::string_view a, std::string_view b) {
+        return detail::edit_distance(shown, a) < detail::edit_distance(shown, b);
+      });
   return bad_option(in_quotes(shown) + " is no option; the nearest is " + in_quotes(nearest));
 }
 
@@ -305,6 +303,7 @@ std::string to_string(placement_policy policy) { return text_of<placement_policy
 std::string to_string(crossing_rule rule) { return text_of<crossing_rule>::write(rule); }
 std::string to_string(debug_checks checks) { return text_of<debug_checks>::write(checks); }
 std::string to_string(rdma_use use) { return text_of<rdma_use>::write(use); }
+std::string to_string(error_printing when) { return text_of<error_printing>::write(when); }
 
 result<void> set(options& target, std::string_view name, std::string_view value) try {
 #define WEIR_OPTION(member, type, initial, values, unit, environment, meaning) \
@@ -377,6 +376,52 @@ result<options> options_from_environment(const environment& source, options init
 } catch (const std::bad_alloc&) {
   return detail::no_host_memory();
 }
+
+namespace {
+
+/// Sets the option from its variable, unless that is unset. What cannot be read is reported.
+void read_variable(options& target, std::string_view name, const char* variable) {
+  const std::string_view value = detail::environment_value(variable);
+  if (value.empty()) return;
+  if (const auto done = set(target, name, value); !done)
+    detail::report_unavailable(variable, done.error());
+}
+
+}  // namespace
+
+options detail::environment_defaults(options initial) {
+#define WEIR_OPTION(member, type, first, values, unit, variable, meaning) \
+  read_variable(initial, #member, variable);
+#include "weir/base/options.def"
+  return initial;
+}
+
+namespace {
+
+template <class T>
+T value_of(T options::*option) {
+  options values;
+#define WEIR_OPTION(member, type, first, allowed, unit, variable, meaning)    \
+  if constexpr (std::is_same_v<T, type>) {                                    \
+    if (option == &options::member) read_variable(values, #member, variable); \
+  }
+#include "weir/base/options.def"
+  return values.*option;
+}
+
+}  // namespace
+
+bool detail::environment_default(bool options::*option) { return value_of(option); }
+int detail::environment_default(int options::*option) { return value_of(option); }
+bytes detail::environment_default(bytes options::*option) { return value_of(option); }
+crossing_rule detail::environment_default(crossing_rule options::*option) {
+  return value_of(option);
+}
+debug_checks detail::environment_default(debug_checks options::*option) { return value_of(option); }
+placement_policy detail::environment_default(placement_policy options::*option) {
+  return value_of(option);
+}
+rdma_use detail::environment_default(rdma_use options::*option) { return value_of(option); }
 
 std::vector<option_info> describe_options() {
   const options defaults;

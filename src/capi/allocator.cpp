@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/environment.hpp"
 #include "capi/guard.hpp"
 #include "capi/objects.hpp"
 #include "capi/structures.hpp"
@@ -119,7 +120,9 @@ extern "C" {
 
 weir_error weir_allocator_create(weir_runtime* runtime, int32_t device, const char* list,
                                  weir_allocator** allocator) {
-  return guarded([&] { return create_allocator(runtime, device, {}, list, allocator); });
+  return guarded([&] {
+    return create_allocator(runtime, device, detail::environment_defaults(), list, allocator);
+  });
 }
 
 weir_error weir_allocator_create_from_environment(weir_runtime* runtime, int32_t device,
@@ -138,6 +141,25 @@ weir_error weir_allocator_close(weir_allocator* allocator) {
       return error{{.code = errc::not_permitted, .detail = "this allocator is the process's own"}};
     WEIR_TRY(take(allocator));
     return object->memory.close();
+  });
+}
+
+weir_error weir_allocator_assume_joined(weir_allocator* allocator, const void* pointer,
+                                        int32_t* found) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(allocator));
+    WEIR_NEEDS(found);
+    WEIR_TRY_VALUE(is_found, object->memory.assume_joined(pointer));
+    *found = is_found ? 1 : 0;
+    return {};
+  });
+}
+
+weir_error weir_allocator_enable_peer(weir_allocator* allocator, int32_t device) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(allocator));
+    WEIR_TRY_VALUE(peer, object->machine->device(device_id{device}));
+    return object->memory.enable_peer(peer);
   });
 }
 

@@ -107,6 +107,8 @@ int32_t weir_last_error_native(void) { return weir::capi::last_native; }
 
 uint64_t weir_reported_errors(void) { return weir::reported_errors(); }
 
+void weir_mark_debug_program(void) { weir::detail::mark_debug_program(); }
+
 void weir_set_error_handler(weir_error_handler handler, void* context) {
   using namespace weir::capi;
   if (handler == nullptr) {

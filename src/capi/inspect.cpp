@@ -198,6 +198,13 @@ weir_error weir_allocator_trim(weir_allocator* allocator, uint64_t keep, uint64_
   });
 }
 
+weir_error weir_allocator_shrink(weir_allocator* allocator, uint64_t keep, uint64_t* released) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(allocator));
+    return write_size(object->memory.shrink(bytes{keep}), released);
+  });
+}
+
 weir_error weir_allocator_empty_cache(weir_allocator* allocator, uint64_t* released) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(object, find(allocator));

@@ -121,6 +121,13 @@ weir_error weir_pool_get_id(weir_pool* pool, uint32_t* id) {
   });
 }
 
+weir_error weir_pool_set_fallback(weir_pool* pool, int32_t enabled) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(pool));
+    return object->pool.set_fallback(enabled != 0);
+  });
+}
+
 weir_error weir_pool_get_stats(weir_pool* pool, weir_memory_stats* stats) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(object, find(pool));

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/environment.hpp"
 #include "capi/guard.hpp"
 #include "capi/objects.hpp"
 #include "capi/structures.hpp"
@@ -62,7 +63,7 @@ using namespace weir::capi;
 extern "C" {
 
 weir_error weir_runtime_open(const char* list, weir_runtime** into) {
-  return guarded([&] { return open_runtime({}, list, into); });
+  return guarded([&] { return open_runtime(detail::environment_defaults(), list, into); });
 }
 
 weir_error weir_runtime_open_from_environment(const char* list, weir_runtime** into) {
@@ -120,6 +121,39 @@ weir_error weir_device_get_memory(weir_runtime* handle, int32_t number, uint64_t
     if (free != nullptr) *free = memory.free.count();
     if (total != nullptr) *total = memory.total.count();
     return {};
+  });
+}
+
+weir_error weir_device_get_stream_priorities(weir_runtime* handle, int32_t number, int32_t* least,
+                                             int32_t* greatest) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(home, find_device(handle, number));
+    WEIR_TRY_VALUE(range, home.device.stream_priorities());
+    if (least != nullptr) *least = range.least;
+    if (greatest != nullptr) *greatest = range.greatest;
+    return {};
+  });
+}
+
+weir_error weir_device_can_access_peer(weir_runtime* handle, int32_t number, int32_t other,
+                                       int32_t* can_access) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(home, find_device(handle, number));
+    WEIR_TRY_VALUE(peer, find_device(handle, other));
+    WEIR_NEEDS(can_access);
+    WEIR_TRY_VALUE(reaches, home.device.can_access_peer(peer.device));
+    *can_access = reaches ? 1 : 0;
+    return {};
+  });
+}
+
+weir_error weir_device_set_peer_access(weir_runtime* handle, int32_t number, int32_t other,
+                                       int32_t enabled) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(home, find_device(handle, number));
+    WEIR_TRY_VALUE(peer, find_device(handle, other));
+    return enabled != 0 ? home.device.enable_peer_access(peer.device)
+                        : home.device.disable_peer_access(peer.device);
   });
 }
 

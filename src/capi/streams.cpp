@@ -185,6 +185,14 @@ weir_error weir_event_record(weir_event* event, weir_stream* stream) {
   });
 }
 
+weir_error weir_event_record_all(weir_event* event) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(event));
+    const context_scope bound{object->mark.device()};
+    return object->mark.record_all(bound);
+  });
+}
+
 weir_error weir_event_is_complete(weir_event* event, int32_t* complete) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(object, find(event));

@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "base/environment.hpp"
 #include "base/host_memory.hpp"
 #include "device/state.hpp"
 #include "weir/sim/machine.hpp"
@@ -99,7 +100,14 @@ runtime::~runtime() {
   }
 }
 
+result<std::shared_ptr<runtime>> runtime::open() try {
+  return open(detail::environment_defaults());
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
+}
+
 result<std::shared_ptr<runtime>> runtime::open(const options& settings) try {
+  if (settings.print_errors != error_printing::automatic) set_error_printing(settings.print_errors);
   std::optional<error> no_real_driver;
   if (settings.runtime != runtime_choice::simulated) {
     auto real = open_cuda(settings.driver_path);
@@ -141,6 +149,7 @@ result<std::shared_ptr<runtime>> runtime::open_table(const driver::table& calls,
                                                      std::shared_ptr<const void> keep_alive) try {
   using driver::call;
   using driver::check;
+  detail::check_environment();
   WEIR_TRY(detail::watch_forks());
   std::shared_ptr<runtime> opened{new runtime};
   opened->calls_ = calls;

@@ -139,7 +139,9 @@ class debug_information::file {
     const unsigned char* bits = nullptr;
     GElf_Addr at = 0;
     const int count = module_ == nullptr ? 0 : dwfl_module_build_id(module_, &bits, &at);
-    if (count > 0 && text_of(bits, count) == build) return true;
+    // Reports have the first twelve digits of a build.
+    const std::string found = count > 0 ? text_of(bits, count) : "";
+    if (found == build || (build.size() >= 12 && found.starts_with(build))) return true;
     close();
     return false;
   }

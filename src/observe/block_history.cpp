@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t most_freed = 65536;
 
 void append(std::string& text, const std::vector<void*>& stack) {
-  for (void* const each : stack) text += "\n    " + detail::describe_address(each);
+  for (const std::string& each : detail::describe_calls(stack)) text += "\n    " + each;
 }
 
 }  // namespace

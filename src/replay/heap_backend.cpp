@@ -102,7 +102,8 @@ class heap_backend final : public backend {
 }  // namespace
 
 result<std::unique_ptr<backend>> make_heap_backend(device gpu, const settings& settings) {
-  allocator_options options;
+  // What a replay compares must not depend on the environment.
+  allocator_options options = allocator_options::from(weir::options{});
   options.policy = heap_policy_of(settings.policy);
   // A simulated card has this size itself; a real one is shared out.
   if (!settings.target.simulated && settings.capacity.count() != 0)

@@ -3,6 +3,7 @@
 #include "base/call_stack.hpp"
 
 #include <dlfcn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,9 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "base/function_names.hpp"
+
 // By a name that the program's table of symbols has.
 namespace call_stack_test {
 [[gnu::noinline, gnu::visibility("default")]] void landmark() { asm volatile(""); }
+namespace {
+[[gnu::noinline, gnu::used]] void unexported() { asm volatile(""); }
+}  // namespace
 }  // namespace call_stack_test
 
 namespace weir { inline namespace v0 { namespace detail { namespace {
@@ -51,6 +57,43 @@ TEST(describe_address, counts_from_the_beginning_of_the_function) {
             "call_stack_test::landmark()+0x0 at " + file);
   EXPECT_EQ(describe_address(reinterpret_cast<void*>(begin + 1)),
             "call_stack_test::landmark()+0x1 at " + file);
+}
+
+/// As a return address: behind the first instruction.
+void* inside(void (*function)()) {
+  return reinterpret_cast<char*>(reinterpret_cast<std::uint64_t>(function)) + 4;
+}
+
+[[gnu::noinline]] void own_function() { asm volatile(""); }
+
+TEST(function_in_file, knows_functions_that_are_not_exported) {
+  auto* const code = inside(&call_stack_test::unexported);
+  Dl_info program{};
+  ASSERT_NE(dladdr(code, &program), 0);
+  EXPECT_EQ(program.dli_sname, nullptr);
+  const auto in_file =
+      static_cast<std::uint64_t>(static_cast<char*>(code) - static_cast<char*>(program.dli_fbase));
+  const auto found = function_in_file("/proc/self/exe", in_file);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->symbol, "_ZN15call_stack_test12_GLOBAL__N_110unexportedEv");
+  EXPECT_EQ(found->offset, 4u);
+  EXPECT_FALSE(function_in_file("/proc/self/exe", 1));
+  EXPECT_FALSE(function_in_file("/nonexistent", in_file));
+  EXPECT_FALSE(function_in_file("/proc/self/maps", in_file));
+  EXPECT_FALSE(function_in_file("/dev/null", in_file));
+}
+
+TEST(describe_calls, begins_with_the_innermost_call_that_is_not_of_weir) {
+  void* const own = inside(&own_function);
+  void* const user = inside(&call_stack_test::unexported);
+  const auto texts = describe_calls({own, own, user, own, inside(&call_stack_test::landmark)});
+  ASSERT_EQ(texts.size(), 3u);
+  EXPECT_THAT(texts[0], ::testing::MatchesRegex(
+                            "call_stack_test::\\(anonymous namespace\\)::unexported\\(\\)\\+0x4 at "
+                            "/.*base_test\\+0x[0-9a-f]+( \\(build [0-9a-f]{12}\\))?"));
+  EXPECT_THAT(texts[1], ::testing::HasSubstr("own_function()+0x4 at /"));
+  EXPECT_THAT(texts[2], ::testing::StartsWith("call_stack_test::landmark()+0x4 at /"));
+  EXPECT_EQ(describe_calls({reinterpret_cast<void*>(0xabc)}), std::vector<std::string>{"0xabc"});
 }
 
 }  // namespace

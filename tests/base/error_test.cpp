@@ -5,12 +5,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "base/environment.hpp"
+#include "base/error_output.hpp"
 
 namespace weir { namespace {
 
@@ -181,8 +186,9 @@ TEST_F(error_handling, anything_that_can_be_called_may_be_the_handler) {
 }
 
 // Each in a process of its own, that asks the environment when it first has something to report.
-struct error_printing : error_handling {
-  error_printing() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+struct error_printing_test : error_handling {
+  error_printing_test() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  ~error_printing_test() override { ::unsetenv("WEIR_PRINT_ERRORS"); }
   [[noreturn]] static void report(bool handled) {
     if (handled) set_error_handler([](const error&) {});
     report_error({{.code = errc::double_free, .detail = "0x1000"}});
@@ -191,26 +197,86 @@ struct error_printing : error_handling {
   static constexpr const char* line = "^weir: double_free: the memory was already freed: 0x1000\n$";
 };
 
-TEST_F(error_printing, is_asked_for_in_the_environment) {
+TEST_F(error_printing_test, is_asked_for_in_the_environment) {
   ::setenv("WEIR_PRINT_ERRORS", "on", 1);
   EXPECT_EXIT(report(false), ::testing::ExitedWithCode(0), line);
   EXPECT_EXIT(report(true), ::testing::ExitedWithCode(0), line);
+  ::setenv("WEIR_PRINT_ERRORS", "1", 1);
+  EXPECT_EXIT(report(false), ::testing::ExitedWithCode(0), line);
   ::setenv("WEIR_PRINT_ERRORS", "off", 1);
   EXPECT_EXIT(report(false), ::testing::ExitedWithCode(0), "^$");
-  ::unsetenv("WEIR_PRINT_ERRORS");
 }
 
-TEST_F(error_printing, is_for_builds_without_ndebug_where_nobody_else_is_told) {
-  ::setenv("WEIR_PRINT_ERRORS", "", 1);
+TEST_F(error_printing_test, is_for_programs_without_ndebug_where_no_handler_is_set) {
+  const auto report_in_debug_program = [](bool handled) {
+    detail::mark_debug_program();
+    report(handled);
+  };
+  for (const char* const variable : {"", "auto", "perhaps"}) {
+    ::setenv("WEIR_PRINT_ERRORS", variable, 1);
 #ifdef NDEBUG
-  EXPECT_EXIT(report(false), ::testing::ExitedWithCode(0), "^$");
-#else
-  EXPECT_EXIT(report(false), ::testing::ExitedWithCode(0), line);
+    EXPECT_EXIT(report(false), ::testing::ExitedWithCode(0), "^$");
 #endif
-  EXPECT_EXIT(report(true), ::testing::ExitedWithCode(0), "^$");
-  ::setenv("WEIR_PRINT_ERRORS", "perhaps", 1);
-  EXPECT_EXIT(report(true), ::testing::ExitedWithCode(0), "^$");
-  ::unsetenv("WEIR_PRINT_ERRORS");
+    EXPECT_EXIT(report_in_debug_program(false), ::testing::ExitedWithCode(0), line);
+    EXPECT_EXIT(report_in_debug_program(true), ::testing::ExitedWithCode(0), "^$");
+  }
+}
+
+TEST_F(error_printing_test, is_chosen_by_the_program_before_the_environment) {
+  const auto report_when = [](error_printing when, bool handled) {
+    set_error_printing(when);
+    report(handled);
+  };
+  ::setenv("WEIR_PRINT_ERRORS", "on", 1);
+  EXPECT_EXIT(report_when(error_printing::off, false), ::testing::ExitedWithCode(0), "^$");
+  EXPECT_EXIT(report_when(error_printing::automatic, true), ::testing::ExitedWithCode(0), line);
+  ::setenv("WEIR_PRINT_ERRORS", "off", 1);
+  EXPECT_EXIT(report_when(error_printing::on, true), ::testing::ExitedWithCode(0), line);
+}
+
+TEST_F(error_printing_test, says_a_mistake_in_the_environment_to_every_program_without_a_handler) {
+  const auto report_mistake = [](bool handled) {
+    if (handled) set_error_handler([](const error&) {});
+    detail::report_mistake({{.code = errc::bad_option, .detail = "WEIR_X"}});
+    std::_Exit(0);
+  };
+  ::setenv("WEIR_PRINT_ERRORS", "", 1);
+  EXPECT_EXIT(report_mistake(false), ::testing::ExitedWithCode(0),
+              "^weir: bad_option: .*: WEIR_X\n$");
+  EXPECT_EXIT(report_mistake(true), ::testing::ExitedWithCode(0), "^$");
+  ::setenv("WEIR_PRINT_ERRORS", "off", 1);
+  EXPECT_EXIT(report_mistake(false), ::testing::ExitedWithCode(0), "^$");
+}
+
+TEST_F(error_printing_test, writes_what_the_message_says) {
+  const error errors[]{
+      {{.code = errc::double_free}},
+      {{.code = errc::not_ready, .native = 600}},
+      {{.code = errc::not_ready, .call = "cuEventQuery"}},
+      {{.code = errc::out_of_memory, .requested = bytes{1023_MiB + 1000_KiB}}},
+      {{.code = errc::out_of_memory, .native = -2, .requested = 1_GiB}},
+      {{.code = errc::out_of_memory,
+        .native = 2,
+        .call = "cuMemCreate",
+        .requested = 64_MiB,
+        .detail = "device 0\n  and more"}},
+  };
+  for (const error& each : errors) {
+    ::testing::internal::CaptureStderr();
+    detail::error_output output;
+    output.write(each);
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "weir: " + each.message() + "\n");
+  }
+}
+
+TEST_F(error_printing_test, ends_after_a_hundred_errors) {
+  ::testing::internal::CaptureStderr();
+  detail::error_output output;
+  for (int i = 0; i < 200; ++i) output.write(error{errc::closed});
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 101);
+  EXPECT_THAT(text, ::testing::EndsWith(
+                        "weir: 100 errors were written here; further ones are only counted\n"));
 }
 
 // Each handler knows its own context and complains about any other.

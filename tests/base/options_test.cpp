@@ -245,7 +245,7 @@ TEST(options, are_written_exactly_and_shortly) {
       "heap_limit_percent=100,heap_thread_cache=64MiB,heap_crossing=all_work,"
       "heap_allow_unreleased_streams=off,heap_queued_waits=on,heap_detect_captures=off,"
       "heap_debug_unmap=off,heap_debug_stacks=off,heap_debug=off,heap_debug_quarantine=64GiB,"
-      "heap_exportable=off,heap_rdma=auto,print_errors=off,record=off,record_stacks=off,live=off,"
+      "heap_exportable=off,heap_rdma=auto,print_errors=auto,record=off,record_stacks=off,live=off,"
       "budget=off");
   EXPECT_EQ(*get(options{}, "sim_capacity"), "146591680KiB");
   EXPECT_EQ(*get(options{.heap_limit = 1_TiB}, "heap_limit"), "1TiB");

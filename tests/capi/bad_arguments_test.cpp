@@ -205,6 +205,10 @@ TEST_F(c_arguments, are_a_runtime_where_one_is_needed) {
       WEIR_HANDLE_ROW(runtime, "runtime", weir_device_get_memory(bad, 0, &number, &number)),
       WEIR_HANDLE_ROW(runtime, "runtime", weir_device_synchronize(bad, 0)),
       WEIR_HANDLE_ROW(runtime, "runtime",
+                      weir_device_get_stream_priorities(bad, 0, nullptr, nullptr)),
+      WEIR_HANDLE_ROW(runtime, "runtime", weir_device_can_access_peer(bad, 0, 0, nullptr)),
+      WEIR_HANDLE_ROW(runtime, "runtime", weir_device_set_peer_access(bad, 0, 0, 1)),
+      WEIR_HANDLE_ROW(runtime, "runtime",
                       weir_stream_create(bad, 0, 0, 0, handle_out<weir_stream>())),
       WEIR_HANDLE_ROW(runtime, "runtime",
                       weir_stream_wrap(bad, 0, nullptr, handle_out<weir_stream>())),
@@ -296,6 +300,7 @@ TEST_F(c_arguments, are_a_stream_where_one_is_needed) {
 TEST_F(c_arguments, are_an_event_where_one_is_needed) {
   expect_refused({
       WEIR_HANDLE_ROW(event, "event", weir_event_record(bad, stream)),
+      WEIR_HANDLE_ROW(event, "event", weir_event_record_all(bad)),
       WEIR_HANDLE_ROW(event, "event", weir_event_is_complete(bad, &whole)),
       WEIR_HANDLE_ROW(event, "event", weir_event_synchronize(bad)),
       WEIR_HANDLE_ROW(event, "event", weir_event_get_elapsed(bad, event, &real)),
@@ -340,6 +345,9 @@ TEST_F(c_arguments, are_an_allocator_where_one_is_needed) {
                       weir_allocator_describe_address(bad, block, nullptr, 0, &number)),
       WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_trim(bad, 0, &number)),
       WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_empty_cache(bad, &number)),
+      WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_shrink(bad, 0, &number)),
+      WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_assume_joined(bad, block, nullptr)),
+      WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_enable_peer(bad, 0)),
       WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_release_stream(bad, stream)),
       WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_set_limit(bad, 1)),
       WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_set_limit_fraction(bad, 0.5)),
@@ -401,6 +409,7 @@ TEST_F(c_arguments, are_a_pool_or_a_capture_where_one_is_needed) {
   expect_refused({
       WEIR_HANDLE_ROW(pool, "pool", weir_pool_allocate_at(bad, block, 512, stream)),
       WEIR_HANDLE_ROW(pool, "pool", weir_pool_get_id(bad, &half)),
+      WEIR_HANDLE_ROW(pool, "pool", weir_pool_set_fallback(bad, 1)),
       WEIR_HANDLE_ROW(pool, "pool", weir_pool_get_stats(bad, info_out<weir_memory_stats>())),
       WEIR_HANDLE_ROW(pool, "pool", weir_pool_empty_cache(bad, &number)),
       WEIR_HANDLE_ROW(pool, "pool", weir_pool_enter(bad)),

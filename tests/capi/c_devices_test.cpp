@@ -367,6 +367,29 @@ TEST_F(c_devices, are_waited_for_one_by_one) {
   EXPECT_TRUE(is_idle(other));
 }
 
+TEST_F(c_devices, tell_priorities_and_reach_each_other) {
+  const auto expected = device().stream_priorities().value();
+  std::int32_t least = 99;
+  std::int32_t greatest = 99;
+  ASSERT_OK(weir_device_get_stream_priorities(runtime, 0, &least, &greatest));
+  EXPECT_EQ(least, expected.least);
+  EXPECT_EQ(greatest, expected.greatest);
+  EXPECT_LT(greatest, least);
+  ASSERT_OK(weir_device_get_stream_priorities(runtime, 0, nullptr, nullptr));
+
+  std::int32_t reaches = 99;
+  ASSERT_OK(weir_device_can_access_peer(runtime, 0, 0, &reaches));
+  EXPECT_EQ(reaches, 1);
+  ASSERT_OK(weir_device_can_access_peer(runtime, 0, 1, &reaches));
+  const auto second = capi::find(runtime).value()->machine->device(device_id{1}).value();
+  EXPECT_EQ(reaches, device().can_access_peer(second).value() ? 1 : 0);
+  EXPECT_EQ(weir_device_can_access_peer(runtime, 0, 7, &reaches), weir_error_no_device);
+  EXPECT_EQ(weir_device_set_peer_access(runtime, 7, 0, 1), weir_error_no_device);
+  for (const std::int32_t enabled : {1, 1, 0, 0})  // what is as it should be stays
+    EXPECT_EQ(weir_device_set_peer_access(runtime, 0, 1, enabled),
+              reaches != 0 ? weir_ok : weir_error_not_supported);
+}
+
 // --- Streams -------------------------------------------------------------------------------------
 
 class c_streams : public c_machine {};
@@ -573,6 +596,16 @@ TEST_F(c_events, mark_the_stream_that_they_are_recorded_on) {
   EXPECT_TRUE(is_complete(first));
   EXPECT_OK(weir_stream_close(legacy));
   EXPECT_EQ(weir_event_record(first, elsewhere), weir_error_bad_stream);
+}
+
+TEST_F(c_events, mark_all_work_of_the_device) {
+  occupy(stream);
+  occupy(other);
+  ASSERT_OK(weir_event_record_all(first));
+  EXPECT_FALSE(is_complete(first));
+  ASSERT_OK(weir_event_synchronize(first));
+  EXPECT_TRUE(is_idle(stream));
+  EXPECT_TRUE(is_idle(other));
 }
 
 TEST_F(c_events, are_waited_for_by_the_stream_that_is_named) {

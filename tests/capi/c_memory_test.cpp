@@ -482,6 +482,54 @@ TEST_F(c_reports, release_memory_down_to_what_is_kept) {
   EXPECT_EQ(released, 0u);
 }
 
+TEST_F(c_reports, shrink_to_what_is_kept_after_waiting_for_work) {
+  void* const kept = allocate(8 * mib, stream);
+  void* const p = allocate(64 * mib, stream);
+  EXPECT_OK(weir_allocator_deallocate(memory, p, stream));
+  const std::uint64_t reserved = stats().reserved.current;
+  std::uint64_t released = 99;
+  EXPECT_OK(weir_allocator_shrink(memory, WEIR_NO_LIMIT, &released));
+  EXPECT_EQ(released, 0u);
+  EXPECT_OK(weir_allocator_shrink(memory, 0, &released));
+  EXPECT_GE(released, 56 * mib);
+  EXPECT_EQ(stats().reserved.current, reserved - released);
+  EXPECT_OK(weir_allocator_shrink(memory, 0, nullptr));
+  EXPECT_OK(weir_allocator_deallocate(memory, kept, stream));
+}
+
+TEST_F(c_reports, end_the_wait_for_recorded_streams_that_were_joined) {
+  void* const p = allocate(8 * mib, stream);
+  EXPECT_OK(weir_allocator_record_stream(memory, p, other));
+  std::int32_t found = 99;
+  EXPECT_OK(weir_allocator_assume_joined(memory, p, &found));  // it is live
+  EXPECT_EQ(found, 0);
+  EXPECT_OK(weir_allocator_deallocate(memory, p, stream));
+  EXPECT_OK(weir_allocator_assume_joined(memory, p, &found));
+  EXPECT_EQ(found, 1);
+  EXPECT_EQ(weir_allocator_assume_joined(memory, p, nullptr), weir_error_invalid_argument);
+}
+
+TEST_F(c_reports, a_pool_helps_out_while_it_is_the_fallback) {
+  weir_pool* pool = nullptr;
+  ASSERT_OK(weir_pool_create(memory, "fallback", 0, &pool));
+  void* p = nullptr;
+  ASSERT_OK(weir_pool_allocate(pool, 16 * mib, 0, stream, &p));
+  EXPECT_OK(weir_allocator_deallocate(memory, p, stream));
+  ASSERT_OK(weir_allocator_set_limit(memory, stats().reserved.current));
+  ASSERT_OK(weir_pool_set_fallback(pool, 1));
+  void* const q = allocate(16 * mib, stream);
+  EXPECT_EQ(q, p);
+  EXPECT_OK(weir_allocator_deallocate(memory, q, stream));
+  ASSERT_OK(weir_pool_set_fallback(pool, 0));
+  ASSERT_OK(weir_allocator_set_limit(memory, WEIR_NO_LIMIT));
+  EXPECT_OK(weir_pool_close(pool));
+}
+
+TEST_F(c_reports, let_other_devices_reach_the_memory) {
+  EXPECT_EQ(weir_allocator_enable_peer(memory, 7), weir_error_no_device);
+  EXPECT_EQ(weir_allocator_enable_peer(memory, 0), weir_error_invalid_argument);  // its own
+}
+
 TEST_F(c_reports, keep_limits) {
   std::uint64_t most = 0;
   ASSERT_OK(weir_allocator_get_limit(memory, &most));

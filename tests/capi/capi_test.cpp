@@ -124,7 +124,7 @@ TEST(the_wall, stops_every_exception) {
   EXPECT_EQ(weir_last_error_native(), 0);  // not that of the failure before
 }
 
-TEST(c_runtimes, read_the_environment_only_when_asked) {
+TEST(c_runtimes, take_from_the_environment_what_the_list_does_not_name) {
   ASSERT_EQ(setenv("WEIR_RUNTIME", "sim", 1), 0);
   ASSERT_EQ(setenv("WEIR_SIM_DEVICES", "3", 1), 0);
   const auto devices_of = [](auto open, const char* list) {
@@ -136,7 +136,8 @@ TEST(c_runtimes, read_the_environment_only_when_asked) {
     EXPECT_EQ(weir_runtime_close(runtime), weir_ok);
     return about.device_count;
   };
-  EXPECT_EQ(devices_of(weir_runtime_open, "runtime=sim"), 1);
+  EXPECT_EQ(devices_of(weir_runtime_open, "runtime=sim"), 3);
+  EXPECT_EQ(devices_of(weir_runtime_open, "sim_devices=2"), 2);
   EXPECT_EQ(devices_of(weir_runtime_open_from_environment, nullptr), 3);
   EXPECT_EQ(devices_of(weir_runtime_open_from_environment, "sim_devices=2"), 2);
 
@@ -152,7 +153,8 @@ TEST(c_runtimes, read_the_environment_only_when_asked) {
     EXPECT_EQ(weir_runtime_close(runtime), weir_ok);
     return most;
   };
-  EXPECT_NE(limit_of(weir_allocator_create, nullptr), 77u << 20);
+  EXPECT_EQ(limit_of(weir_allocator_create, nullptr), 77u << 20);
+  EXPECT_EQ(limit_of(weir_allocator_create, "heap_limit=5MiB"), 5u << 20);
   EXPECT_EQ(limit_of(weir_allocator_create_from_environment, nullptr), 77u << 20);
   EXPECT_EQ(limit_of(weir_allocator_create_from_environment, "heap_limit=5MiB"), 5u << 20);
   unsetenv("WEIR_HEAP_LIMIT");
@@ -161,6 +163,7 @@ TEST(c_runtimes, read_the_environment_only_when_asked) {
   weir_runtime* none = nullptr;
   EXPECT_EQ(weir_runtime_open_from_environment(nullptr, &none), weir_error_bad_option);
   EXPECT_THAT(weir_last_error_message(), HasSubstr("WEIR_SIM_DEVICES"));
+  EXPECT_EQ(devices_of(weir_runtime_open, nullptr), 1);  // as if it were not set
   unsetenv("WEIR_RUNTIME");
   unsetenv("WEIR_SIM_DEVICES");
 }

@@ -16,7 +16,8 @@ from pathlib import Path
 
 HEADERS = ("allocator", "device", "pool", "buffer", "resource", "observe", "share", "trace")
 # For code that implements an interface of weir, or that only C++ has a use for.
-LEFT_OUT = {"event_sink", "memory_source", "host_view", "device_span", "stream_allocator", "basic_cuda_resource"}
+LEFT_OUT = {"event_sink", "memory_source", "host_view", "device_span", "stream_allocator", "basic_cuda_resource",
+            "cuda_mr_calls"}
 HEAD = """# One interface in three languages
 
 Each public function of C++ and its forms in C and Python. "–" says that a language has none; the last column says why
@@ -73,6 +74,8 @@ def named(statement, stack):
         return []
     if re.search(r"\b(friend|using|typedef|static_assert|operator|enum|requires)\b|=\s*delete|~", statement.split("(")[0] + statement[-12:]):
         return []
+    if "cuda_mr_calls<" in statement or " get_property(" in statement:
+        return []  # what cuda::mr asks for, in C++ alone
     if "=" in statement.split("(")[0]:
         return []  # a member with an initial value
     match = re.search(r"(\w+)\s*\(", re.sub(r"\[\[.*?\]\]|WEIR_THREAD_SAFETY\([^)]*\)|WEIR_API|explicit", "", statement))

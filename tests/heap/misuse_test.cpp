@@ -6,14 +6,14 @@
 
 // By names that a program's table of symbols has.
 
-extern "C" [[gnu::noinline, gnu::visibility("default")]] void* weir_test_takes(
+extern "C" [[gnu::noinline, gnu::visibility("default")]] void* user_takes(
     weir::caching_allocator& memory, std::uint64_t size, const weir::stream& stream) {
   void* const block = memory.allocate(weir::bytes{size}, stream);
   asm volatile("" ::: "memory");  // no tail call: the frame stays
   return block;
 }
 
-extern "C" [[gnu::noinline, gnu::visibility("default")]] void weir_test_frees(
+extern "C" [[gnu::noinline, gnu::visibility("default")]] void user_frees(
     weir::caching_allocator& memory, void* block, const weir::stream& stream) {
   memory.deallocate(block, stream);
   asm volatile("" ::: "memory");
@@ -153,29 +153,29 @@ TEST_F(misuse_test, both_stacks_are_told_where_they_are_remembered) {
   void* p = nullptr;
   {
     const tag_scope as{weights};
-    p = weir_test_takes(memory, 3000, one);
+    p = user_takes(memory, 3000, one);
   }
   memory.deallocate(static_cast<std::byte*>(p) + 512, one);
   std::string text = told().detail();
   const auto allocated = text.find("\n  allocated on stream " + std::to_string(one.id().number()) +
                                    ", 2.93 KiB, tag \"misuse test: weights\"\n");
   ASSERT_NE(allocated, text.npos) << text;
-  EXPECT_NE(text.find("weir_test_takes+0x", allocated), text.npos) << text;
+  EXPECT_NE(text.find("user_takes+0x", allocated), text.npos) << text;
   EXPECT_THAT(text, Not(HasSubstr("freed on")));
-  weir_test_frees(memory, p, two);
+  user_frees(memory, p, two);
   memory.deallocate(p, one);
   text = told().detail();
-  const auto taken = text.find("weir_test_takes+0x");
+  const auto taken = text.find("user_takes+0x");
   const auto freed = text.find("\n  freed on stream " + std::to_string(two.id().number()) + "\n");
   ASSERT_NE(freed, text.npos) << text;
   EXPECT_LT(taken, freed);
-  EXPECT_NE(text.find("weir_test_frees+0x", freed), text.npos) << text;
+  EXPECT_NE(text.find("user_frees+0x", freed), text.npos) << text;
   // What was handed out again is told of its new life.
   ASSERT_EQ(memory.allocate(3000_B, two), p);
   ASSERT_TRUE(memory.close());
   text = told().detail();
   EXPECT_THAT(text, HasSubstr("allocated on stream " + std::to_string(two.id().number())));
-  EXPECT_THAT(text, Not(HasSubstr("weir_test_takes")));
+  EXPECT_THAT(text, Not(HasSubstr("user_takes")));
   EXPECT_THAT(text, Not(HasSubstr("freed on")));
 }
 

@@ -73,7 +73,7 @@ TEST_F(cuda_mr_test, allocators_and_pools_are_resources_themselves) {
   EXPECT_EQ(pinned.stats().blocks.current, 0U);
   const auto pool = stream_pool::create(gpu).value();
   expect_calls(pool, on);
-  EXPECT_EQ(pool.stats().value().allocations.current, 0U);
+  EXPECT_EQ(pool.stats().value().active_allocations, 0U);
 }
 
 #if CCCL_VERSION < 3001000 || CCCL_VERSION >= 3002000

@@ -25,17 +25,6 @@ TEST(words, whole_numbers_do_not_wrap) {
     EXPECT_EQ(whole_number()(text), std::string{"expected a whole number from 0, got "} + text);
 }
 
-TEST(words, variables_that_are_nearly_one_of_weirs_are_named) {
-  const char* const environment[] = {
-      "HOME=/",         "WEIR_HEAP_LIMT=1",   "WEIR_HEAP_LIMIT=1GiB", "WEIR_RECORDS=x",
-      "WEIR_LIBRARY=x", "WEIR_RUN_FREE=wait", "WEIR_JOBS=2",          nullptr};
-  EXPECT_THAT(misspelt_variables(environment),
-              testing::ElementsAre("the environment variable WEIR_HEAP_LIMT is unknown and "
-                                   "ignored; did you mean WEIR_HEAP_LIMIT?",
-                                   "the environment variable WEIR_RECORDS is unknown and ignored; "
-                                   "did you mean WEIR_RECORD?"));
-}
-
 TEST(words, one_of_several_words_is_accepted) {
   EXPECT_EQ(one_of({"table", "csv", "json"})("csv"), "");
   EXPECT_EQ(one_of({"table", "csv", "json"})("xml"), "expected table, csv or json, got xml");

@@ -33,6 +33,7 @@ void add_plan(CLI::App& application, int& exit_code);
 void add_diff(CLI::App& application, int& exit_code);
 void add_report(CLI::App& application, int& exit_code);
 void add_export(CLI::App& application, int& exit_code);
+void add_symbolize(CLI::App& application, int& exit_code);
 void add_record(CLI::App& application, int& exit_code);
 void add_run(CLI::App& application, int& exit_code);
 void add_top(CLI::App& application, int& exit_code);

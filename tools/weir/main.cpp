@@ -14,6 +14,7 @@
 #include "commands.hpp"
 #include "output.hpp"
 #include "printable.hpp"
+#include "replay/check_environment.hpp"
 #include "usage.hpp"
 #include "weir/base/version.hpp"
 #include "words.hpp"
@@ -41,6 +42,7 @@ int run(int argc, char** argv) {
   add_diff(application, exit_code);
   add_report(application, exit_code);
   add_export(application, exit_code);
+  add_symbolize(application, exit_code);
   add_record(application, exit_code);
   add_run(application, exit_code);
   add_top(application, exit_code);
@@ -79,8 +81,7 @@ int main(int argc, char** argv) {
   int exit_code = 70;  // EX_SOFTWARE of sysexits.h
   std::string problem;
   try {
-    for (const std::string& each : misspelt_variables(environ))
-      std::cerr << "weir: " << printable(each) << '\n';
+    weir::replay::check_environment();
     exit_code = run(argc, argv);
   } catch (const std::exception& unexpected) {
     if (is_output_closed()) return 0;

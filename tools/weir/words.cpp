@@ -98,22 +98,4 @@ std::string correction(const CLI::App& application, int argc, const char* const*
   return {};
 }
 
-std::vector<std::string> misspelt_variables(const char* const* environment) {
-  words known;
-  for (const option_info& each : describe_options()) known.push_back(each.environment);
-  const std::vector<std::string_view> all{known.begin(), known.end()};
-  std::vector<std::string> remarks;
-  for (; *environment != nullptr; ++environment) {
-    const std::string_view entry{*environment};
-    const std::string_view name = entry.substr(0, std::min<std::size_t>(entry.find('='), 64));
-    if (!name.starts_with("WEIR_") || has(known, name)) continue;
-    const std::string_view nearest = replay::nearest(name, all);
-    if (replay::edit_distance(name, nearest) <= 2) {
-      remarks.push_back(fmt::format(
-          "the environment variable {} is unknown and ignored; did you mean {}?", name, nearest));
-    }
-  }
-  return remarks;
-}
-
 }  // namespace weir::command

@@ -72,9 +72,4 @@ template <class Number>
 [[nodiscard]] std::string correction(const CLI::App& application, int argc,
                                      const char* const* argv);
 
-/// What to say of variables such as WEIR_HEAP_LIMT, which are ignored: of each that is not a
-/// variable of weir's but differs from one in at most two letters. `environment` ends with null, as
-/// environ does.
-[[nodiscard]] std::vector<std::string> misspelt_variables(const char* const* environment);
-
 }  // namespace weir::command

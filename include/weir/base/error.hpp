@@ -121,10 +121,7 @@ class WEIR_API out_of_memory : public std::bad_alloc {
 /// Where failures go that cannot be returned or thrown: those of destructors and deallocation.
 ///
 /// Called on the thread that found the failure, possibly with weir's locks held: it must not throw
-/// and must not call weir. Without a handler such failures are counted and dropped, but a library
-/// that was built for debugging (without NDEBUG) writes them to the standard error output. With
-/// WEIR_PRINT_ERRORS=on in the environment every build writes them, whether or not there is a
-/// handler; with off none does.
+/// and must not call weir. set_error_printing() says when they are also written to standard error.
 using error_handler = void (*)(const error& reason, void* context) noexcept;
 
 /// Replaces the process-wide handler; null removes it. Any thread. A call of the old handler that
@@ -135,6 +132,25 @@ WEIR_API void set_error_handler(error_handler handler, void* context = nullptr) 
 /// It is kept as long as the process lives, as a call of it may have begun; what it throws is
 /// dropped. An empty function removes the handler. Throws std::bad_alloc.
 WEIR_API void set_error_handler(std::function<void(const error&)> handler);
+
+/// When failures are written to standard error: "auto", "on" or "off" in text.
+enum class error_printing : std::uint8_t {
+  /// As WEIR_PRINT_ERRORS in the environment says. If it is not set: where no handler is set and a
+  /// source of the program that includes weir/device/runtime.hpp or weir.h was compiled without
+  /// NDEBUG.
+  automatic,
+  on,   ///< also if there is a handler
+  off,  ///< never
+};
+
+/// Chooses it for the process, before the environment. The option print_errors of a runtime does
+/// the same. After the first 100 failures the others are only counted. Any thread.
+WEIR_API void set_error_printing(error_printing when) noexcept;
+
+namespace detail {
+/// A source of this program was compiled without NDEBUG: error_printing::automatic.
+WEIR_API void mark_debug_program() noexcept;
+}  // namespace detail
 
 /// Hands `reason` to the handler. Never throws, also where building the error ran out of memory.
 WEIR_API void report_error(const error& reason) noexcept;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "weir/base/bytes.hpp"
+#include "weir/base/error.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
@@ -61,10 +62,15 @@ enum class rdma_use {
 [[nodiscard]] WEIR_API std::string to_string(crossing_rule rule);
 [[nodiscard]] WEIR_API std::string to_string(debug_checks checks);
 [[nodiscard]] WEIR_API std::string to_string(rdma_use use);
+[[nodiscard]] WEIR_API std::string to_string(error_printing when);
 
 /// The options with their initial values. docs/options.md lists each with its meaning. A plain
-/// value: nothing in weir reads options, or the environment, behind its user's back, but for
-/// WEIR_RECORD, WEIR_LIVE and WEIR_BUDGET, which must work on a program as it is.
+/// value that does not read the environment.
+///
+/// What a program sets has precedence over the environment, and the environment over the initial
+/// value: for runtime::open() without options, for each member of allocator_options that is not
+/// set, and for the lists that C and Python give. WEIR_RECORD, WEIR_LIVE and WEIR_BUDGET hold for
+/// all allocators, because they belong to the person who starts the program.
 struct options {
 #define WEIR_OPTION(name, type, initial, values, unit, environment, meaning) type name = initial;
 #include "weir/base/options.def"
@@ -99,6 +105,18 @@ using environment = std::function<const char*(const char* variable)>;
 /// detail of an error begins with the variable's name.
 [[nodiscard]] WEIR_API result<options> options_from_environment(const environment& source = {},
                                                                 options initial = {});
+
+namespace detail {
+// The option's initial value, or what its environment variable says. A value that cannot be read is
+// reported once and counts as unset.
+[[nodiscard]] WEIR_API bool environment_default(bool options::*option);
+[[nodiscard]] WEIR_API int environment_default(int options::*option);
+[[nodiscard]] WEIR_API bytes environment_default(bytes options::*option);
+[[nodiscard]] WEIR_API crossing_rule environment_default(crossing_rule options::*option);
+[[nodiscard]] WEIR_API debug_checks environment_default(debug_checks options::*option);
+[[nodiscard]] WEIR_API placement_policy environment_default(placement_policy options::*option);
+[[nodiscard]] WEIR_API rdma_use environment_default(rdma_use options::*option);
+}  // namespace detail
 
 /// One row of the table, for help texts and documentation.
 struct option_info {

@@ -31,26 +31,34 @@ concept cuda_stream = requires(const Stream& stream) {
 template <class Memory>
 class cuda_mr_calls {
  public:
+  /// For work queued on `stream` from now on.
   template <detail::cuda_stream Stream>
   [[nodiscard]] void* allocate(Stream stream, std::size_t size,
                                std::size_t alignment = default_alignment.count()) const;
+  /// Work queued on `stream` so far may still use it.
   template <detail::cuda_stream Stream>
   void deallocate(Stream stream, void* pointer, std::size_t size,
                   std::size_t alignment = default_alignment.count()) const noexcept;
+  /// For work on any stream.
   template <std::same_as<std::size_t> Size>
   [[nodiscard]] void* allocate_sync(Size size,
                                     std::size_t alignment = default_alignment.count()) const;
+  /// No queued work uses it any more.
   template <std::same_as<std::size_t> Size>
   void deallocate_sync(void* pointer, Size size,
                        std::size_t alignment = default_alignment.count()) const noexcept;
 
+  /// allocate() of a stream, by its name in CCCL 3.0.
   template <detail::cuda_stream Stream>
   [[nodiscard]] void* allocate_async(std::size_t size, std::size_t alignment, Stream stream) const;
+  /// deallocate() of a stream, by its name in CCCL 3.0.
   template <detail::cuda_stream Stream>
   void deallocate_async(void* pointer, std::size_t size, std::size_t alignment,
                         Stream stream) const noexcept;
+  /// allocate_sync(), by its name in CCCL 3.0.
   template <std::same_as<std::size_t> Size>
   [[nodiscard]] void* allocate(Size size, std::size_t alignment) const;
+  /// deallocate_sync(), by its name in CCCL 3.0.
   template <std::same_as<std::size_t> Size>
   void deallocate(void* pointer, Size size, std::size_t alignment) const noexcept;
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "weir/base/error.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
 #include "weir/base/options.hpp"
@@ -21,6 +22,12 @@ namespace weir { inline namespace v0 {
 namespace sim {
 class machine;
 }  // namespace sim
+
+#ifndef NDEBUG
+namespace detail {
+[[maybe_unused]] static const bool is_marked_as_debug_program = (mark_debug_program(), true);
+}  // namespace detail
+#endif
 
 /// What a runtime says about itself, for people to read. Code must not decide by it.
 struct runtime_description {
@@ -48,10 +55,13 @@ struct runtime_description {
 /// errc::driver_gone, destructors touch no driver and report nothing.
 class WEIR_API runtime : public std::enable_shared_from_this<runtime> {
  public:
+  /// What the environment asks for, and the initial options for the rest. A variable that cannot be
+  /// read is reported once and counts as unset.
+  [[nodiscard]] static result<std::shared_ptr<runtime>> open();
   /// What `settings` ask for. Automatic is the best available: the real driver if this machine has
   /// one with a device, else a simulated machine. Only the lack of a usable driver or of a device
   /// leads to simulation; a driver that is there but fails is an error.
-  [[nodiscard]] static result<std::shared_ptr<runtime>> open(const options& settings = {});
+  [[nodiscard]] static result<std::shared_ptr<runtime>> open(const options& settings);
   /// The real driver. no_device: there is a driver but no device.
   [[nodiscard]] static result<std::shared_ptr<runtime>> open_cuda(
       const std::string& path = "libcuda.so.1");
