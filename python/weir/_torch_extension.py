@@ -244,7 +244,7 @@ def _run(command: List[str]) -> None:
 def _compile(source: Path, target: Path, chosen: Installation, compiler: List[str], cuda: Path) -> Path:
     root = sources()
     _run([*compiler, "-O2", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-fno-plt", f"-DTORCH_EXTENSION_NAME={MODULE}",
-          "-DTORCH_API_INCLUDE_EXTENSION_H", f"-D_GLIBCXX_USE_CXX11_ABI={int(chosen.torch.cxx11_abi)}", *chosen.flags,
+          "-DNDEBUG", "-DTORCH_API_INCLUDE_EXTENSION_H", f"-D_GLIBCXX_USE_CXX11_ABI={int(chosen.torch.cxx11_abi)}", *chosen.flags,
           "-I", str(root / "include"), "-I", str(cuda), "-isystem", str(chosen.headers),
           "-isystem", str(chosen.headers / "torch/csrc/api/include"), "-isystem", sysconfig.get_paths()["include"],
           "-c", str(source), "-o", str(target)])
