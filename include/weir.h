@@ -129,9 +129,9 @@ typedef void (*weir_error_handler)(void* context, weir_error code, const char* m
 /* Replaces the process's handler; null removes it. A call of the old one that had begun on another
  * thread may still be running when this returns. */
 WEIR_C_API void weir_set_error_handler(weir_error_handler handler, void* context);
-/* From now on such failures are written to standard error if no handler is set and neither the option
- * print_errors nor WEIR_PRINT_ERRORS says otherwise. A program that includes this header and is
- * compiled without NDEBUG calls it before main(). */
+/* From now on such failures are written to standard error if no handler is set and neither the
+ * option print_errors nor WEIR_PRINT_ERRORS says otherwise. A program that includes this header and
+ * is compiled without NDEBUG calls it before main(). */
 WEIR_C_API void weir_mark_debug_program(void);
 #include "weir_debug_program.h"
 
@@ -165,8 +165,8 @@ typedef struct weir_runtime weir_runtime;
 
 /* Opens a runtime. `options` is a list "name=value,name=value" as docs/options.md describes, for
  * instance "runtime=sim,sim_devices=2". An option that it does not name has the value of its
- * variable (WEIR_RUNTIME, ...) or its initial value. A variable that cannot be read is reported once
- * and counts as unset. */
+ * variable (WEIR_RUNTIME, ...) or its initial value. A variable that cannot be read is reported
+ * once and counts as unset. */
 WEIR_C_API weir_error weir_runtime_open(const char* options, weir_runtime** runtime);
 
 /* The same, but a variable that cannot be read is weir_error_bad_option. */
@@ -310,9 +310,9 @@ WEIR_C_API weir_error weir_event_create(weir_runtime* runtime, int32_t device, u
 WEIR_C_API weir_error weir_event_close(weir_event* event);
 /* A null stream is the legacy stream of the event's device. */
 WEIR_C_API weir_error weir_event_record(weir_event* event, weir_stream* stream);
-/* Behind all work that is queued in the device's context, on any stream. Fails while a stream of the
- * context is being captured, and breaks that capture. weir_error_not_supported: the driver is older
- * than CUDA 12.5. */
+/* Behind all work that is queued in the device's context, on any stream. Fails while a stream of
+ * the context is being captured, and breaks that capture. weir_error_not_supported: the driver is
+ * older than CUDA 12.5. */
 WEIR_C_API weir_error weir_event_record_all(weir_event* event);
 /* Whether the work before the mark is done: 1 or 0. Never recorded counts as complete. While a
  * capture runs in the process this breaks it, unless the thread's capture mode is relaxed. */
@@ -392,10 +392,10 @@ WEIR_C_API weir_error weir_tag_set_current(uint32_t tag, uint32_t* previous);
  * and make no driver call; finding the objects behind the handles adds a few nanoseconds. */
 typedef struct weir_allocator weir_allocator;
 
-/* `options` is a list of which those that begin with heap_, record, live and budget count. An option
- * that it does not name has the value of its variable (WEIR_HEAP_LIMIT, ...) or its initial value, as
- * for weir_runtime_open(). weir_error_not_supported: the device lacks virtual memory and the
- * policy needs it. */
+/* `options` is a list of which those that begin with heap_, record, live and budget count. An
+ * option that it does not name has the value of its variable (WEIR_HEAP_LIMIT, ...) or its initial
+ * value, as for weir_runtime_open(). weir_error_not_supported: the device lacks virtual memory and
+ * the policy needs it. */
 WEIR_C_API weir_error weir_allocator_create(weir_runtime* runtime, int32_t device,
                                             const char* options, weir_allocator** allocator);
 /* The same, with the variables of the environment between the initial values and `options`. */
@@ -442,11 +442,12 @@ WEIR_C_API weir_error weir_allocator_record_stream(weir_allocator* allocator, vo
                                                    weir_stream* stream);
 
 /* For a block that was freed and waits for recorded streams: what they do with it comes before
- * everything that the stream of the free does from now on, so that stream may have it at once. `found`
- * is 0 if there is no such block. */
+ * everything that the stream of the free does from now on, so that stream may have it at once.
+ * `found` is 0 if there is no such block. */
 WEIR_C_API weir_error weir_allocator_assume_joined(weir_allocator* allocator, const void* pointer,
                                                    int32_t* found);
-/* Kernels and copies of another device of the runtime may use all memory of the allocator, for good. */
+/* Kernels and copies of another device of the runtime may use all memory of the allocator, for
+ * good. */
 WEIR_C_API weir_error weir_allocator_enable_peer(weir_allocator* allocator, int32_t device);
 
 /* The same for a CUstream without a handle of weir's: two driver calls more (50 ns), because the
@@ -1036,7 +1037,8 @@ WEIR_C_API weir_error weir_stream_pool_reset_peaks(weir_stream_pool* pool);
 WEIR_C_API weir_error weir_stream_pool_trim(weir_stream_pool* pool, uint64_t keep,
                                             uint64_t* released);
 /* Lets another device of the runtime use the pool's memory (enabled = 1), or not (0). */
-WEIR_C_API weir_error weir_stream_pool_set_peer(weir_stream_pool* pool, int32_t device, int32_t enabled);
+WEIR_C_API weir_error weir_stream_pool_set_peer(weir_stream_pool* pool, int32_t device,
+                                                int32_t enabled);
 /* What a device of the runtime may do with the pool's memory: 0, weir_read or weir_read_write. */
 WEIR_C_API weir_error weir_stream_pool_get_peer(weir_stream_pool* pool, int32_t device,
                                                 int32_t* rights);
