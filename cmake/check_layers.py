@@ -26,11 +26,12 @@ WAIT = re.compile(r"\b(ctx_synchronize|stream_synchronize|stream_query|ctx_recor
 BLOCKING = re.compile(r"\b(?:mem_free|mem_free_host|free_plain|detail::wait_for_all_work)\(|(?:\.|->)synchronize\(")
 # Where these are looked for: the end of a stream takes the locks of heaps, pools and buffers, and calls of sharing have
 # deadlines.
-BLOCKING_COMPONENTS = ("order", "placement", "heap", "pools", "resources", "buffers", "sharing")
+BLOCKING_COMPONENTS = ("order", "placement", "host", "heap", "pools", "resources", "buffers", "sharing")
 BLOCKING_FUNCTIONS = {
     "src/order/all_work_wait.cpp": ("wait",),
     "src/order/awaited_marks.cpp": ("wait",),
     "src/placement/torch_segments_memory.cpp": ("free_without_lock",),
+    "src/host/pinned_memory.cpp": ("release_memory",),
     "src/heap/backup.cpp": ("return_segment", "finish", "drain"),
     "src/heap/central_heap.cpp": ("wait_before_release",),
     "src/heap/checked_frees.cpp": ("wait_for",),

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "pools/per_process.hpp"
+#include "device/per_process.hpp"
 #include "weir/device/runtime.hpp"
 
 namespace weir { inline namespace v0 { namespace buffers {
@@ -25,7 +25,7 @@ struct view_register {
 };
 
 view_register& all_views() {
-  static constinit pools::per_process<view_register> views;
+  static constinit detail::per_process<view_register> views;
   return views.get();
 }
 

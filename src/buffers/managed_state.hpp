@@ -9,7 +9,7 @@
 #include "base/mutex.hpp"
 #include "buffers/exclusive_devices.hpp"
 #include "device/state.hpp"
-#include "pools/stream_ends.hpp"
+#include "order/stream_ends.hpp"
 #include "pools/stream_uses.hpp"
 #include "weir/buffer/managed_memory.hpp"
 #include "weir/device/event.hpp"
@@ -85,7 +85,7 @@ class managed_state final : public detail::stream_listener {
   bytes size_;
   bytes alignment_;
 
-  pools::stream_ends ends_{*this};
+  order::stream_ends ends_{*this};
   mutable detail::mutex mutex_;
   attachment mode_ WEIR_GUARDED_BY(mutex_);
   /// With attachment::single, while the stream lives.

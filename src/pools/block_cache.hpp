@@ -15,13 +15,13 @@
 #include "base/releases_under_way.hpp"
 #include "device/state.hpp"
 #include "order/driver_access.hpp"
+#include "order/stream_ends.hpp"
 #include "order/stream_order.hpp"
 #include "order/stream_waiter.hpp"
 #include "pools/block_source.hpp"
 #include "pools/block_table.hpp"
 #include "pools/memory_home.hpp"
 #include "pools/size_bins.hpp"
-#include "pools/stream_ends.hpp"
 #include "weir/pool/block_pool.hpp"
 
 namespace weir { inline namespace v0 { namespace pools {
@@ -202,7 +202,7 @@ class block_cache final : public memory_home,
   const weir::device device_;
   const std::shared_ptr<detail::device_state> home_;
   const block_source source_;
-  stream_ends ends_{*this};
+  order::stream_ends ends_{*this};
 
   mutable detail::mutex mutex_;
   stream_id legacy_stream_ WEIR_GUARDED_BY(mutex_){};  // 0: not asked yet

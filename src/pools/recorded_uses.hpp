@@ -9,7 +9,7 @@
 
 #include "base/mutex.hpp"
 #include "device/state.hpp"
-#include "pools/stream_ends.hpp"
+#include "order/stream_ends.hpp"
 #include "pools/stream_uses.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
@@ -53,7 +53,7 @@ class recorded_uses final : public detail::stream_listener {
   /// Waits for all work of the devices of the recorded streams. Needs no memory of the host.
   [[nodiscard]] result<void> wait_for_devices(const void* block) WEIR_EXCLUDES(mutex_);
 
-  stream_ends ends_{*this};
+  order::stream_ends ends_{*this};
   detail::mutex mutex_;
   std::unordered_map<const void*, stream_uses> uses_ WEIR_GUARDED_BY(mutex_);
   std::atomic<std::size_t> count_{0};  // of uses_

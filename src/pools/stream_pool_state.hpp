@@ -8,10 +8,10 @@
 
 #include "base/mutex.hpp"
 #include "device/state.hpp"
+#include "order/stream_ends.hpp"
 #include "pools/allocation_table.hpp"
 #include "pools/memory_home.hpp"
 #include "pools/recorded_uses.hpp"
-#include "pools/stream_ends.hpp"
 #include "weir/device/event.hpp"
 #include "weir/pool/stream_pool.hpp"
 
@@ -104,7 +104,7 @@ class stream_pool_state final : public memory_home, public detail::stream_listen
   driver::CUmemoryPool handle_ WEIR_GUARDED_BY(open_);  // null: closed
   allocation_table allocations_;
   recorded_uses uses_;
-  stream_ends ends_{*this};
+  order::stream_ends ends_{*this};
 };
 
 /// One visit to the driver for a pool: the pool stays open, a context is current, and nothing that

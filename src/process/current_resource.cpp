@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "device/per_process.hpp"
 #include "device/state.hpp"
 #include "pools/guarded.hpp"
-#include "pools/per_process.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
 namespace weir { inline namespace v0 {
@@ -29,7 +29,7 @@ struct registry {
 };
 
 registry& process_registry() {
-  static constinit pools::per_process<registry> resources;
+  static constinit detail::per_process<registry> resources;
   return resources.get();
 }
 

@@ -7,7 +7,7 @@
 
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
-#include "pools/per_process.hpp"
+#include "device/per_process.hpp"
 
 namespace weir { inline namespace v0 { namespace sharing {
 namespace {
@@ -18,7 +18,7 @@ struct kept_mappings {
   std::list<kept_mapping> all WEIR_GUARDED_BY(mutex);
 };
 kept_mappings& process_kept() {
-  static constinit pools::per_process<kept_mappings> kept;
+  static constinit detail::per_process<kept_mappings> kept;
   return kept.get();
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -62,6 +63,13 @@ CUresult take_away(state& machine, std::uint64_t address, memory_kind kind, cons
   return CUDA_SUCCESS;
 }
 
+/// Whether so much more would pass what the system lets programs pin.
+bool passes_limit(const state& machine, std::uint64_t size) {
+  if (machine.pinnable == ~std::uint64_t{0}) return false;
+  const std::uint64_t pinned = machine.space.pinned_bytes();
+  return size > machine.pinnable - std::min(machine.pinnable, pinned);
+}
+
 bool is_pinned(const region* area) {
   return area != nullptr &&
          (area->kind == memory_kind::pinned || area->kind == memory_kind::registered);
@@ -80,6 +88,7 @@ CUresult state::mem_host_alloc(void** pointer, std::size_t bytes, unsigned flags
     *pointer = nullptr;
     return CUDA_SUCCESS;
   }
+  if (passes_limit(*this, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   // With unified addresses all pinned memory is mapped, asked for or not.
   const region* const area = space.allocate({.size = bytes,
                                              .kind = memory_kind::pinned,
@@ -139,6 +148,7 @@ CUresult state::mem_host_register(void* pointer, std::size_t bytes, unsigned fla
   if (!host_has(from, *end, (flags & host_register_read_only) == 0)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (passes_limit(*this, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   charge(1, bytes);
   space.insert({.base = from,
                 .size = bytes,

@@ -217,6 +217,16 @@ void machine::set_capacity(device_id device, bytes capacity) {
   state_->devices[static_cast<std::size_t>(device.number())].spec.capacity = capacity;
 }
 
+void machine::set_pinnable(bytes most) {
+  const machine_lock guard{*state_};
+  state_->pinnable = most.count();
+}
+
+bytes machine::pinned() const {
+  const machine_lock guard{*state_};
+  return bytes{state_->space.pinned_bytes()};
+}
+
 void machine::shut_down() {
   const machine_lock guard{*state_};
   state_->down = true;

@@ -175,6 +175,14 @@ class memory {
       visit(next->second);
     }
   }
+  /// Host memory that is pinned, allocated and registered together. Walks over all regions.
+  [[nodiscard]] std::uint64_t pinned_bytes() const noexcept {
+    std::uint64_t total = 0;
+    for (const auto& [base, area] : regions_)
+      if (area.kind == memory_kind::pinned || area.kind == memory_kind::registered)
+        total += area.size;
+    return total;
+  }
   /// Adds a region whose pages are mapped already (physical::map_at). Gives it an id if it has
   /// none.
   region& insert(region area);

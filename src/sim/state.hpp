@@ -153,6 +153,8 @@ class state {
   double charged_units = 1;
   std::uint64_t charged_bytes = 0;
 
+  std::uint64_t pinnable = ~std::uint64_t{0};  // the most host memory that can be pinned
+
   // --- Counters and faults, kept by dispatch.cpp -----------------------------------------------
 
   struct planned_fault {

@@ -354,6 +354,9 @@ class WEIR_API machine {
   void lose_device(device_id device);
   /// Changes what the device has room for, as another process on the card would.
   void set_capacity(device_id device, bytes capacity);
+  /// The most host memory that can be pinned, allocated and registered together, as a limit of the
+  /// system would have it: calls that pin more answer CUDA_ERROR_OUT_OF_MEMORY. No limit at first.
+  void set_pinnable(bytes most);
   /// As when the process is at its end: every later call answers CUDA_ERROR_DEINITIALIZED.
   void shut_down();
 
@@ -367,6 +370,8 @@ class WEIR_API machine {
   [[nodiscard]] std::uint64_t calls() const;
   /// Physical memory in use on a device, as mem_get_info counts it.
   [[nodiscard]] bytes used(device_id device) const;
+  /// Host memory that is pinned now, allocated and registered together.
+  [[nodiscard]] bytes pinned() const;
   [[nodiscard]] migration_counts migrations(device_id device) const;
 
  private:

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One registration for each device.
-#include "pools/stream_ends.hpp"
+#include "order/stream_ends.hpp"
 
 #include <algorithm>
 
-namespace weir { inline namespace v0 { namespace pools {
+namespace weir { inline namespace v0 { namespace order {
 
 void stream_ends::listen_on(weir::device device) {
   detail::device_state& added = detail::device_state::of(device);
@@ -22,4 +22,4 @@ void stream_ends::stop() noexcept {
   devices_.clear();
 }
 
-}}}  // namespace weir::v0::pools
+}}}  // namespace weir::v0::order

@@ -7,7 +7,7 @@
 #include "base/mutex.hpp"
 #include "device/state.hpp"
 
-namespace weir { inline namespace v0 { namespace pools {
+namespace weir { inline namespace v0 { namespace order {
 
 /// Registers one listener with every device whose streams matter to it.
 ///
@@ -31,4 +31,4 @@ class stream_ends {
   bool stopped_ WEIR_GUARDED_BY(mutex_) = false;
 };
 
-}}}  // namespace weir::v0::pools
+}}}  // namespace weir::v0::order

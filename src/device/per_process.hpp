@@ -7,7 +7,7 @@
 
 #include "device/state.hpp"
 
-namespace weir { inline namespace v0 { namespace pools {
+namespace weir { inline namespace v0 { namespace detail {
 
 /// One Value for the process, created at first use and never destroyed, because a destructor would
 /// meet a driver that is gone. A forked child has one of its own: in the parent's a thread that is
@@ -35,4 +35,4 @@ class per_process {
   std::atomic<held*> current_{nullptr};
 };
 
-}}}  // namespace weir::v0::pools
+}}}  // namespace weir::v0::detail
