@@ -150,7 +150,11 @@ class arena final : public std::enable_shared_from_this<arena>, private pinning_
   void count_unpinned(std::uint64_t size) noexcept WEIR_REQUIRES(mutex_);
   void release_pageable(segment& idle) noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bytes> release_idle() WEIR_REQUIRES(mutex_);
+  /// Waits, reports what is live, and gives back everything that nothing can use.
   void end() noexcept WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] std::optional<error> leak() const noexcept WEIR_REQUIRES(mutex_);
+  /// Whether a block of take() is live there: it may be in use for all that the arena knows.
+  [[nodiscard]] static bool has_taken(const segment& home) noexcept;
 
   void emit(const memory_event& event) const noexcept WEIR_REQUIRES(mutex_) { sinks_.emit(event); }
 

@@ -424,11 +424,10 @@ void arena::end() noexcept {
   std::optional<error> kept;
   {
     const mutex_lock lock{mutex_};
-    if (live_.size() != 0)
-      leaked = observe::leak("a host arena ended", live_.size(), stats_.allocated.current, {});
+    leaked = leak();
     result<void> waited;
     try {
-      if (!freed_.empty() || live_.size() != 0) waited = freed_.wait_for_all_work();
+      if (!freed_.empty() || leaked) waited = freed_.wait_for_all_work();
     } catch (const std::bad_alloc&) {
       waited = detail::no_host_memory();
     }
@@ -439,12 +438,12 @@ void arena::end() noexcept {
   const mutex_lock lock{mutex_};
   std::uint64_t left = 0;
   for (const auto& each : fit_.segments()) {
+    if (has_taken(*each)) continue;  // whoever has it keeps it, and has said so
     const bool may_be_used = kept && !each->is_idle();
     auto released = may_be_used ? result<void>{} : driver.entered();
     if (released && !may_be_used) released = release_memory(driver.enter(), each->memory);
     if (released && !may_be_used) continue;
-    if (!released && released.code() == errc::driver_gone)
-      return;  // all of it went with the driver
+    if (!released && released.code() == errc::driver_gone) return;  // it went with the driver
     left += each->size();
     if (!kept) kept = std::move(released).error();
   }
@@ -452,6 +451,26 @@ void arena::end() noexcept {
   if (left == 0) return;
   kept->set_requested(bytes{left});
   report_error(*kept);
+}
+
+std::optional<error> arena::leak() const noexcept {
+  std::uint64_t count = 0;
+  bytes size{};
+  for (const auto& each : fit_.segments()) {
+    for (const block* run = each->first; run != nullptr; run = run->after) {
+      if (run->state != block_state::live || !run->ordered) continue;
+      ++count;
+      size += bytes{run->size};
+    }
+  }
+  if (count == 0) return std::nullopt;
+  return observe::leak("a host arena ended", count, size, {});
+}
+
+bool arena::has_taken(const segment& home) noexcept {
+  for (const block* run = home.first; run != nullptr; run = run->after)
+    if (run->state == block_state::live && !run->ordered) return true;
+  return false;
 }
 
 }}}  // namespace weir::v0::host

@@ -80,6 +80,17 @@ TEST_F(arena_pins_test, what_is_released_goes_back_to_the_system_or_stays_its_ow
   EXPECT_EQ(code_of(arena->release(r)), errc::double_free);
 }
 
+TEST_F(arena_pins_test, what_a_part_of_weir_keeps_is_not_unpinned_at_the_end) {
+  void* kept = nullptr;
+  {
+    const auto arena = make();
+    kept = arena->take(1_MiB, 64_B).value();
+    arena->give(arena->take(2_MiB, 64_B).value());
+  }
+  EXPECT_EQ(machine->pinned(), 1_MiB) << "work may use it for all that the arena knows";
+  std::memset(kept, 1, 1 << 20);
+}
+
 TEST_F(arena_pins_test, who_holds_idle_memory_is_asked_before_more_is_pinned) {
   const auto arena = make();
   idle_pool pool{*arena};
