@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "heap/rung.hpp"
 #include "replay/replay.hpp"
 #include "replay/script.hpp"
+#include "weir/allocator/snapshot.hpp"
 #include "weir/device/device.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/observe/stats.hpp"
@@ -32,6 +34,10 @@ class backend {
   /// The most that was reserved since the last call.
   [[nodiscard]] virtual std::uint64_t take_reserved_peak() = 0;
   [[nodiscard]] virtual memory_stats stats() const { return {}; }
+  /// What is reserved now, in bytes; 0: the allocator does not say.
+  [[nodiscard]] virtual std::uint64_t reserved() const { return 0; }
+  /// Every block and handle; nothing: the allocator does not say.
+  [[nodiscard]] virtual std::optional<allocator_snapshot> snapshot() const { return {}; }
   /// How the latest requests went, to be read between them; null: the allocator does not say.
   [[nodiscard]] virtual const heap::search_trail* trail() const { return nullptr; }
   /// Releases all memory; all blocks are freed.

@@ -74,6 +74,8 @@ class heap_backend final : public backend {
   }
 
   memory_stats stats() const override { return memory_.stats(); }
+  std::uint64_t reserved() const override { return heap::heap_view{memory_}.reserved().count(); }
+  std::optional<allocator_snapshot> snapshot() const override { return memory_.snapshot(); }
 
   const heap::search_trail* trail() const override { return &heap::heap_view{memory_}.trail(); }
 

@@ -65,6 +65,13 @@ result<outcome> play_profiled(const script& script, const settings& settings) {
     again.profile->sum_up_host_time();
     best = std::move(again);
   }
+  if (best.peak_steps == 0) return best;
+  replay::settings up_to_peak = settings;
+  up_to_peak.surveyed_steps = best.peak_steps;
+  up_to_peak.observer = nullptr;
+  up_to_peak.progress = {};
+  WEIR_TRY_VALUE(surveyed, play(script, up_to_peak));
+  best.profile->at_peak = surveyed.surveyed;
   return best;
 }
 

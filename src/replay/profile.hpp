@@ -6,9 +6,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "replay/free_space.hpp"
 #include "weir/base/result.hpp"
 #include "weir/driver/table.hpp"
 
@@ -77,6 +79,9 @@ struct profile {
   /// request or free.
   std::chrono::nanoseconds worst_window{};
   std::chrono::nanoseconds longest_step{};
+  /// Where the memory was behind the step with which the most was reserved for the first time. None
+  /// of driver_pool, and of a script that reserves nothing.
+  std::optional<free_space> at_peak{};
 
   /// Makes the causes' host times the sums of the steps'.
   void sum_up_host_time() noexcept;
@@ -99,8 +104,8 @@ inline constexpr std::chrono::nanoseconds profile_window = std::chrono::millisec
 
 /// As play(), with a profile in the outcome. Plays three times: the host time of a step is the
 /// least of the three, as whatever else runs on the machine can only add to it; all else is the
-/// same each time on the simulator, and that of the last on a real device. One at a time in a
-/// process.
+/// same each time on the simulator, and that of the last on a real device. Then plays up to the
+/// peak, without the observer, to see where the memory is there. One at a time in a process.
 [[nodiscard]] result<outcome> play_profiled(const script& script, const settings& settings);
 
 }}}  // namespace weir::v0::replay

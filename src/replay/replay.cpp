@@ -68,7 +68,7 @@ class player {
     const driver_cost before = device_.cost();
     driver_cost warm = before;
     std::size_t next = 0;
-    while (next < script_.steps.size() && !stopped_) {
+    while (next < steps_to_play() && !stopped_) {
       if (next == script_.warm_up) {
         warm = device_.cost() - sampling_cost_;
         if (profiler_) profiler_->end_warm_up();
@@ -86,6 +86,8 @@ class player {
     outcome.driver_time = (after - before).time;
     outcome.steady_driver_time = (after - warm).time;
     if (profiler_) outcome.profile = profiler_->finish();
+    outcome.peak_steps = peak_steps_;
+    if (settings_.surveyed_steps != 0) outcome.surveyed = survey(next);
     outcome.stats = backend_.stats();
     outcome.waits = outcome.stats.waits;
     outcome.ooms = ooms_;
@@ -100,9 +102,14 @@ class player {
  private:
   static constexpr std::size_t most_steps = 1 << 16;  // between reports of progress
 
+  [[nodiscard]] std::size_t steps_to_play() const noexcept {
+    const std::size_t count = script_.steps.size();
+    return settings_.surveyed_steps == 0 ? count : std::min(count, settings_.surveyed_steps);
+  }
+
   /// Where the driver time is read, a sample taken or progress reported next.
   [[nodiscard]] std::size_t stretch_end(std::size_t begin) const {
-    const std::size_t count = script_.steps.size();
+    const std::size_t count = steps_to_play();
     std::size_t length = most_steps;
     if (settings_.samples != 0) length = std::min(length, count / settings_.samples + 1);
     std::size_t end = std::min(count, begin + length);
@@ -126,7 +133,7 @@ class player {
   template <bool profiled>
   void play_steps(std::size_t next, std::size_t end) {
     if (threads_.is_single()) {
-      for (; next < end && !stopped_; ++next) play<profiled>(script_.steps[next]);
+      for (; next < end && !stopped_; ++next) play_step<profiled>(next);
       return;
     }
     while (next < end && !stopped_) {
@@ -134,10 +141,16 @@ class player {
       std::size_t until = next + 1;
       while (until < end && script_.steps[until].thread == thread) ++until;
       threads_.run(thread, [&] {
-        for (std::size_t i = next; i < until && !stopped_; ++i) play<profiled>(script_.steps[i]);
+        for (std::size_t i = next; i < until && !stopped_; ++i) play_step<profiled>(i);
       });
       next = until;
     }
+  }
+
+  template <bool profiled>
+  void play_step(std::size_t index) {
+    play<profiled>(script_.steps[index]);
+    if constexpr (profiled) note_reserved(index + 1);
   }
 
   template <bool profiled>
@@ -172,6 +185,24 @@ class player {
       return true;
     });
     if (request.action == action::free) block = nullptr;
+  }
+
+  /// Only requests make more memory reserved.
+  void note_reserved(std::size_t steps) {
+    if (script_.steps[steps - 1].action != action::allocate) return;
+    const std::uint64_t reserved = backend_.reserved();
+    if (reserved <= most_reserved_) return;
+    most_reserved_ = reserved;
+    peak_steps_ = steps;
+  }
+
+  [[nodiscard]] std::optional<free_space> survey(std::size_t steps) const {
+    const auto snapshot = backend_.snapshot();
+    if (!snapshot || steps == 0) return std::nullopt;
+    free_space found = replay::survey(*snapshot, long_lived_blocks(script_, blocks_));
+    found.steps = steps;
+    found.time = script_.steps[steps - 1].time;
+    return found;
   }
 
   /// Where the recorded program had waited for the pool's work, the replay does, too.
@@ -244,6 +275,8 @@ class player {
   std::vector<void*> blocks_;
   driver_cost sampling_cost_;  // of samples, which is not the policy's
   std::uint64_t requested_ = 0;
+  std::uint64_t most_reserved_ = 0;  // behind a step, if profiled
+  std::size_t peak_steps_ = 0;       // up to the first with that much
   std::uint64_t ooms_ = 0;
   std::optional<shortfall> first_oom_;
   bool stopped_ = false;  // at the first of them

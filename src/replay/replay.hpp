@@ -80,6 +80,9 @@ struct settings {
   /// Whether the outcome gets a profile; play_profiled() is the better way to one. The driver is
   /// metered: one such replay at a time in a process.
   bool profiled = false;
+  /// Ends the replay behind so many steps, and surveys the memory there; 0: plays all of them. Not
+  /// with driver_pool.
+  std::size_t surveyed_steps = 0;
   /// Ends the replay at the first request that cannot be met. Figures that are measured are as of
   /// then; those of the script are the whole script's: `allocations`, `requested_peak`, `events`
   /// and `steady_time`.
@@ -127,9 +130,13 @@ struct outcome {
   std::uint64_t events = 0;              ///< of the recording that concern blocks
   /// How long the events took: processor time on the simulator, time on a real device.
   std::chrono::nanoseconds play_time{};
+  /// With a profile: how many steps there are up to the one with which the most was reserved for
+  /// the first time; 0 for driver_pool, and where nothing was.
+  std::size_t peak_steps = 0;
   memory_stats stats{};  ///< of weir's own policies
   std::vector<sample> samples{};
   std::optional<replay::profile> profile{};
+  std::optional<free_space> surveyed{};  ///< if settings::surveyed_steps asked for it
 
   /// Every request was met, and no pattern was lost.
   [[nodiscard]] bool is_complete() const noexcept { return ooms == 0 && mismatches == 0; }

@@ -291,34 +291,34 @@ TEST(profile_print, a_table_has_the_causes_that_were_and_the_calls_that_were_mad
 
 TEST(profile_print, csv_has_every_cause_and_the_same_columns_for_all) {
   EXPECT_EQ(to_profile_csv({profiled("a,b")}),
-            "trace,policy,kind,name,count,driver_calls,driver_us,host_us\n"
-            "\"a,b\",balanced,cause,thread_cache,1000,0,0.000,15.250\n"
-            "\"a,b\",balanced,cause,free_range,0,0,0.000,0.000\n"
-            "\"a,b\",balanced,cause,completed,0,0,0.000,0.000\n"
-            "\"a,b\",balanced,cause,flushed,0,0,0.000,0.000\n"
-            "\"a,b\",balanced,cause,move,3,17,4500.000,6.125\n"
-            "\"a,b\",balanced,cause,move_behind_wait,0,0,0.000,0.000\n"
-            "\"a,b\",balanced,cause,pending_behind_wait,0,0,0.000,0.000\n"
-            "\"a,b\",balanced,cause,growth,0,0,0.000,0.000\n"
-            "\"a,b\",balanced,cause,release,0,0,0.000,0.000\n"
-            "\"a,b\",balanced,cause,wait,0,0,0.000,0.000\n"
-            "\"a,b\",balanced,cause,out_of_memory,0,0,0.000,0.000\n"
-            "\"a,b\",balanced,cause,driver_pool,0,0,0.000,0.000\n"
-            "\"a,b\",balanced,cause,kept_free,900,0,0.000,9.000\n"
-            "\"a,b\",balanced,cause,heap_free,0,0,0.000,0.000\n"
-            "\"a,b\",balanced,cause,record_stream,0,0,0.000,0.000\n"
-            "\"a,b\",balanced,call,stream_wait_event,1,1,0.166,\n"
-            "\"a,b\",balanced,call,event_record,6,6,1.200,\n"
-            "\"a,b\",balanced,call,event_query,4,4,0.700,\n"
-            "\"a,b\",balanced,call,event_synchronize,2,2,0.000,\n"
-            "\"a,b\",balanced,call,mem_map,5,5,5.000,\n"
-            "\"a,b\",balanced,figure,events_recorded,6,,,\n"
-            "\"a,b\",balanced,figure,events_queried,4,,,\n"
-            "\"a,b\",balanced,figure,events_waited,2,,,\n"
-            "\"a,b\",balanced,figure,waits_queued,1,,,\n"
-            "\"a,b\",balanced,figure,locks,55,,,\n"
-            "\"a,b\",balanced,figure,worst_100ms,,,3210.000,\n"
-            "\"a,b\",balanced,figure,longest_step,,,812.340,\n");
+            "trace,policy,kind,name,count,driver_calls,driver_us,host_us,bytes\n"
+            "\"a,b\",balanced,cause,thread_cache,1000,0,0.000,15.250,\n"
+            "\"a,b\",balanced,cause,free_range,0,0,0.000,0.000,\n"
+            "\"a,b\",balanced,cause,completed,0,0,0.000,0.000,\n"
+            "\"a,b\",balanced,cause,flushed,0,0,0.000,0.000,\n"
+            "\"a,b\",balanced,cause,move,3,17,4500.000,6.125,\n"
+            "\"a,b\",balanced,cause,move_behind_wait,0,0,0.000,0.000,\n"
+            "\"a,b\",balanced,cause,pending_behind_wait,0,0,0.000,0.000,\n"
+            "\"a,b\",balanced,cause,growth,0,0,0.000,0.000,\n"
+            "\"a,b\",balanced,cause,release,0,0,0.000,0.000,\n"
+            "\"a,b\",balanced,cause,wait,0,0,0.000,0.000,\n"
+            "\"a,b\",balanced,cause,out_of_memory,0,0,0.000,0.000,\n"
+            "\"a,b\",balanced,cause,driver_pool,0,0,0.000,0.000,\n"
+            "\"a,b\",balanced,cause,kept_free,900,0,0.000,9.000,\n"
+            "\"a,b\",balanced,cause,heap_free,0,0,0.000,0.000,\n"
+            "\"a,b\",balanced,cause,record_stream,0,0,0.000,0.000,\n"
+            "\"a,b\",balanced,call,stream_wait_event,1,1,0.166,,\n"
+            "\"a,b\",balanced,call,event_record,6,6,1.200,,\n"
+            "\"a,b\",balanced,call,event_query,4,4,0.700,,\n"
+            "\"a,b\",balanced,call,event_synchronize,2,2,0.000,,\n"
+            "\"a,b\",balanced,call,mem_map,5,5,5.000,,\n"
+            "\"a,b\",balanced,figure,events_recorded,6,,,,\n"
+            "\"a,b\",balanced,figure,events_queried,4,,,,\n"
+            "\"a,b\",balanced,figure,events_waited,2,,,,\n"
+            "\"a,b\",balanced,figure,waits_queued,1,,,,\n"
+            "\"a,b\",balanced,figure,locks,55,,,,\n"
+            "\"a,b\",balanced,figure,worst_100ms,,,3210.000,,\n"
+            "\"a,b\",balanced,figure,longest_step,,,812.340,,\n");
 }
 
 TEST(profile_print, json_has_it_beside_the_figures) {
@@ -336,10 +336,98 @@ TEST(profile_print, json_has_it_beside_the_figures) {
   json rest = profile;
   rest.erase("causes");
   rest.erase("calls");
+  EXPECT_FALSE(profile.contains("at_peak"));
   EXPECT_EQ(
       rest.dump(),
       R"({"events_recorded":6,"events_queried":4,"events_waited":2,"waits_queued":1,"locks":55,)"
       R"("worst_100ms_driver_pct":3.21,"longest_step_driver_us":812.34})");
+}
+
+/// With a different number in each place, so that none can be written for another.
+replay_row surveyed() {
+  replay_row made = profiled("one");
+  replay::free_space& space = made.outcome.profile->at_peak.emplace();
+  space.steps = 42;
+  space.time = 1'250'000;
+  std::uint64_t next = 0;
+  const auto fill = [&](replay::space_tally& tally) {
+    ++next;
+    tally = {next << 18, next};
+  };
+  space.reserved = {std::uint64_t{100} << 20, 60};
+  for (replay::space_tally* each : {&space.requested, &space.rounding, &space.thread_caches,
+                                    &space.unfinished_uses, &space.private_pools, &space.headroom})
+    fill(*each);
+  for (replay::space_tally& each : space.pinned) fill(each);
+  for (replay::space_tally& each : space.slivers) fill(each);
+  fill(space.stream_bound);
+  return made;
+}
+
+TEST(profile_print, a_table_ends_with_the_memory_at_the_peak) {
+  const std::string plain = to_profile_table({profiled("one")});
+  const std::string text = to_profile_table({surveyed()});
+  ASSERT_EQ(text.substr(0, plain.size()), plain);
+  EXPECT_EQ(text.substr(plain.size()),
+            "  memory at the peak, step 42             count                  MiB         %\n"
+            "  reserved                                   60              100.000    100.00\n"
+            "  requested                                   1                0.250      0.25\n"
+            "  rounding                                    2                0.500      0.50\n"
+            "  thread_caches                               3                0.750      0.75\n"
+            "  unfinished_uses                             4                1.000      1.00\n"
+            "  private_pools                               5                1.250      1.25\n"
+            "  headroom                                    6                1.500      1.50\n"
+            "  pinned_by_long_lived                        7                1.750      1.75\n"
+            "  pinned_by_small                             8                2.000      2.00\n"
+            "  pinned_by_large                             9                2.250      2.25\n"
+            "  pinned_by_thread_cache                     10                2.500      2.50\n"
+            "  pinned_by_unfinished_use                   11                2.750      2.75\n"
+            "  slivers_to_4_kib                           12                3.000      3.00\n"
+            "  slivers_to_64_kib                          13                3.250      3.25\n"
+            "  slivers_to_256_kib                         14                3.500      3.50\n"
+            "  slivers_to_1_mib                           15                3.750      3.75\n"
+            "  slivers_to_2_mib                           16                4.000      4.00\n"
+            "  slivers_longer                             17                4.250      4.25\n"
+            "  stream_bound                               18                4.500      4.50\n");
+}
+
+TEST(profile_print, csv_has_a_line_for_each_kind_of_bytes_at_the_peak) {
+  const std::string plain = to_profile_csv({profiled("one")});
+  const std::string text = to_profile_csv({surveyed()});
+  ASSERT_EQ(text.substr(0, plain.size()), plain);
+  EXPECT_EQ(text.substr(plain.size()),
+            "one,balanced,figure,peak_step,42,,,,\n"
+            "one,balanced,space,reserved,60,,,,104857600\n"
+            "one,balanced,space,requested,1,,,,262144\n"
+            "one,balanced,space,rounding,2,,,,524288\n"
+            "one,balanced,space,thread_caches,3,,,,786432\n"
+            "one,balanced,space,unfinished_uses,4,,,,1048576\n"
+            "one,balanced,space,private_pools,5,,,,1310720\n"
+            "one,balanced,space,headroom,6,,,,1572864\n"
+            "one,balanced,space,pinned_by_long_lived,7,,,,1835008\n"
+            "one,balanced,space,pinned_by_small,8,,,,2097152\n"
+            "one,balanced,space,pinned_by_large,9,,,,2359296\n"
+            "one,balanced,space,pinned_by_thread_cache,10,,,,2621440\n"
+            "one,balanced,space,pinned_by_unfinished_use,11,,,,2883584\n"
+            "one,balanced,space,slivers_to_4_kib,12,,,,3145728\n"
+            "one,balanced,space,slivers_to_64_kib,13,,,,3407872\n"
+            "one,balanced,space,slivers_to_256_kib,14,,,,3670016\n"
+            "one,balanced,space,slivers_to_1_mib,15,,,,3932160\n"
+            "one,balanced,space,slivers_to_2_mib,16,,,,4194304\n"
+            "one,balanced,space,slivers_longer,17,,,,4456448\n"
+            "one,balanced,space,stream_bound,18,,,,4718592\n");
+}
+
+TEST(profile_print, json_has_the_memory_at_the_peak) {
+  const json written = json::parse(to_json({surveyed()}, "sim"));
+  const json& space = written["replays"][0]["profile"]["at_peak"];
+  EXPECT_EQ(space.size(), 21U);
+  EXPECT_EQ(space["steps"], 42);
+  EXPECT_EQ(space["at_ns"], 1'250'000);
+  EXPECT_EQ(space["reserved"].dump(), R"({"bytes":104857600,"count":60})");
+  EXPECT_EQ(space["headroom"].dump(), R"({"bytes":1572864,"count":6})");
+  EXPECT_EQ(space["pinned_by_small"].dump(), R"({"bytes":2097152,"count":8})");
+  EXPECT_EQ(space["slivers_longer"].dump(), R"({"bytes":4456448,"count":17})");
 }
 
 }  // namespace

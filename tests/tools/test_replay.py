@@ -358,10 +358,17 @@ class Replay(Case):
                          ["all", "5", "32"])
         ran = self.expect(weir("replay", self.small, "--profile", "--format", "csv"), 0)
         self.assertEqual(ran.stdout.splitlines()[0],
-                         "trace,policy,kind,name,count,driver_calls,driver_us,host_us")
+                         "trace,policy,kind,name,count,driver_calls,driver_us,host_us,bytes")
         rows = list(csv.DictReader(io.StringIO(ran.stdout)))
         self.assertEqual([row["kind"] for row in rows].count("cause"), 15)
         self.assertEqual(sum(int(row["count"]) for row in rows if row["kind"] == "call"), 32)
+        space = {row["name"]: int(row["bytes"]) for row in rows if row["kind"] == "space"}
+        parts = [size for name, size in space.items()
+                 if not name.startswith("slivers_") and name not in ("reserved", "stream_bound")]
+        self.assertEqual(len(space), 19)
+        self.assertEqual(sum(parts), space["reserved"])
+        plain = self.rows(self.small, "--policy", "balanced")
+        self.assertEqual(space["reserved"], int(plain[0]["reserved_peak"]))
 
     def test_an_unknown_policy_gets_a_suggestion(self):
         ran = self.expect(weir("replay", self.small, "--policy", "balancd"), 64)
