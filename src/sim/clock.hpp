@@ -30,6 +30,8 @@ using knowledge = std::shared_ptr<const std::vector<std::uint64_t>>;
 struct moment {
   stamp at{};
   knowledge known{};
+  /// What `known` was taken over from, and does not say of itself: this action is known, too.
+  stamp source{};
   /// A tick of the host's at which it knew all that is in `known`; 0: there is none.
   std::uint64_t host_knows{};
 
@@ -37,6 +39,7 @@ struct moment {
   /// learns all that the action knew, one comparison decides.
   [[nodiscard]] bool includes(stamp other) const noexcept {
     if (other.actor == at.actor) return other.tick <= at.tick;
+    if (other.actor == source.actor && other.tick <= source.tick) return true;
     return known && other.actor < known->size() && (*known)[other.actor] >= other.tick;
   }
 };
@@ -68,54 +71,52 @@ class actor_clock {
   void learn(const moment& other) {
     if (now_.includes(other.at)) return;
     now_.host_knows = 0;
-    if (other.known && !has_learnt_ && other.includes(now_.at)) {
+    const bool is_whole = other.known && other.source == stamp{};
+    if (is_whole && !has_learnt_ && other.includes(now_.at)) {
       take_over(other);
     } else {
       merge(other);
     }
-    std::uint64_t& tick = (*own_)[other.at.actor];
-    tick = std::max(tick, other.at.tick);
     has_learnt_ = true;
     ++version_;
   }
 
  private:
-  /// A list of our own to write to: a new one only where somebody keeps a moment with the old one.
-  [[nodiscard]] bool is_own() const noexcept { return own_ && own_.use_count() == 2; }
-  void own(std::shared_ptr<std::vector<std::uint64_t>> list) noexcept {
-    own_ = std::move(list);
-    now_.known = own_;
-  }
-  void make_room(std::size_t actors) {
-    if (own_->size() < actors) own_->resize(actors, 0);
-  }
-
-  /// `other` knows all that is known here.
-  void take_over(const moment& other) {
-    if (is_own()) {
-      *own_ = *other.known;
-    } else {
-      own(std::make_shared<std::vector<std::uint64_t>>(*other.known));
-    }
-    make_room(other.at.actor + std::size_t{1});
+  /// `other` knows all that is known here: its list serves both until one of them learns more.
+  void take_over(const moment& other) noexcept {
+    own_.reset();
+    now_.known = other.known;
+    now_.source = other.at;
     // The host ticks after every lesson: who includes a tick of it knows what it knew then.
     if (other.at.actor == host_actor) now_.host_knows = other.at.tick;
   }
 
   void merge(const moment& other) {
-    if (!is_own())
-      own(own_ ? std::make_shared<std::vector<std::uint64_t>>(*own_)
-               : std::make_shared<std::vector<std::uint64_t>>());
-    make_room(other.at.actor + std::size_t{1});
+    if (!own_ || own_.use_count() != 2) {  // another moment has the list
+      own_ = now_.known ? std::make_shared<std::vector<std::uint64_t>>(*now_.known)
+                        : std::make_shared<std::vector<std::uint64_t>>();
+      now_.known = own_;
+      raise(std::exchange(now_.source, {}));
+    }
+    raise(other.at);
     if (!other.known) return;
     if (other.host_knows != 0 && now_.includes({host_actor, other.host_knows})) return;
+    raise(other.source);
     make_room(other.known->size());
     for (std::size_t i = 0; i < other.known->size(); ++i)
       (*own_)[i] = std::max((*own_)[i], (*other.known)[i]);
   }
 
+  void make_room(std::size_t actors) {
+    if (own_->size() < actors) own_->resize(actors, 0);
+  }
+  void raise(stamp known) {
+    make_room(known.actor + std::size_t{1});
+    (*own_)[known.actor] = std::max((*own_)[known.actor], known.tick);
+  }
+
   moment now_{};
-  std::shared_ptr<std::vector<std::uint64_t>> own_{};  // what now_.known points to
+  std::shared_ptr<std::vector<std::uint64_t>> own_{};  // what now_.known is, unless taken over
   std::uint64_t version_ = 1;
   bool has_learnt_ = false;  // since the last tick: who knows of that need not know the lesson
 };

@@ -74,6 +74,35 @@ TEST(Clock, VersionChangesWithEveryDeedAndEveryLesson) {
   EXPECT_EQ(b.version(), taught) << "nothing new";
 }
 
+TEST(Clock, SharesTheListOfWhoKnowsAllOfIt) {
+  actor_clock host{host_actor};
+  std::array<actor_clock, 3> streams{actor_clock{1}, actor_clock{2}, actor_clock{3}};
+  for (actor_clock& each : streams) {
+    host.learn(each.tick());
+    host.tick();
+  }
+  const moment before = host.now();
+  for (actor_clock& each : streams) each.learn(host.now());
+  for (actor_clock& each : streams) {
+    EXPECT_EQ(each.now().known, before.known) << "nothing was copied";
+    EXPECT_TRUE(each.tick().includes(before.at));
+  }
+  EXPECT_TRUE(streams[0].now().includes({2, 1}));
+  EXPECT_FALSE(streams[0].now().includes({2, 2}));
+  EXPECT_FALSE(streams[0].now().includes({host_actor, before.at.tick + 1}));
+  // Who learns more has a list of its own from then on.
+  streams[0].learn(streams[1].now());
+  EXPECT_NE(streams[0].now().known, before.known);
+  EXPECT_TRUE(streams[0].now().includes({2, 2}));
+  EXPECT_TRUE(streams[0].now().includes(before.at));
+  EXPECT_FALSE(streams[2].now().includes({2, 2}));
+  EXPECT_FALSE(before.includes({2, 2}));
+  host.learn(streams[2].now());
+  EXPECT_TRUE(host.now().includes({3, 2}));
+  EXPECT_FALSE(before.includes({3, 2}));
+  EXPECT_FALSE(streams[1].now().includes({3, 2}));
+}
+
 /// Streams and the host learn from each other as they do in a machine: what they know is what they
 /// would know if every lesson compared all that both sides know.
 TEST(Clock, KnowsWhatListsThatAreComparedInFullKnow) {
