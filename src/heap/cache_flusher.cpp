@@ -278,6 +278,7 @@ stream_bins* cache_flusher::ensure_bins(thread_cache& cache, stream_id id,
   // Cached blocks return to the store where nothing may fail.
   if (!prepare_store_for(slot)) return nullptr;
   if (!cache.has_every_bins()) return cache.add_bins(id, slot);
+  if (!cache.makes_way_for(slot)) return nullptr;
   fold(cache);
   stream_bins& oldest = *cache.least_recent();
   flush_bins(cache, oldest);

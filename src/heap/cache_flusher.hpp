@@ -82,7 +82,7 @@ class cache_flusher {
   /// host memory; false where there is none.
   [[nodiscard]] bool prepare_store_for(stream_slot slot) noexcept;
   /// The cache's table of the stream; a new one may take the place of the one that was not used for
-  /// longest. Null: no host memory.
+  /// longest. Null: none makes way (thread_cache::makes_way_for()), or no host memory.
   [[nodiscard]] stream_bins* ensure_bins(thread_cache& cache, stream_id id,
                                          stream_slot slot) noexcept;
 

@@ -186,8 +186,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                                       std::uint32_t accepted) noexcept;
   [[nodiscard]] bool cached_free(thread_cache& cache, void* pointer, stream_id stream,
                                  bytes expected, std::uint32_t accepted) noexcept;
-  [[nodiscard]] stream_bins* own_bins(thread_cache& cache, stream_id stream) noexcept
-      WEIR_REQUIRES(mutex_);
   [[nodiscard]] void* locked_fit(thread_cache& cache, bytes size, stream_id stream) noexcept
       WEIR_EXCLUDES(mutex_);
   [[nodiscard]] bool locked_free(thread_cache& cache, void* pointer, stream_id stream,

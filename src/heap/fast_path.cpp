@@ -101,15 +101,6 @@ bool central_heap::free_without_driver(void* pointer, const stream_ref* stream,
          locked_free(*cache, pointer, id, expected);
 }
 
-/// The cache's table of a stream that was met before, made where another was used longer ago. Null:
-/// the stream is new, or cannot be asked any more.
-stream_bins* central_heap::own_bins(thread_cache& cache, stream_id stream) noexcept {
-  if (stream_bins* const bins = cache.bins_of(stream); bins != nullptr) [[likely]]
-    return bins;
-  const stream_slot slot = order_.meet_again(stream);
-  return slot == no_stream ? nullptr : flusher_.ensure_bins(cache, stream, slot);
-}
-
 /// The commonest free beyond the caches: they are full, and hand over what they have longest.
 bool central_heap::locked_free(thread_cache& cache, void* pointer, stream_id stream,
                                bytes expected) noexcept {
@@ -123,18 +114,21 @@ bool central_heap::locked_free(thread_cache& cache, void* pointer, stream_id str
   const bool plain =
       block.is() == block_kind::live && !block.is_recorded() && cache.counts(block.account);
   if (!plain || (expected != any_size && expected.count() != requested)) return false;
-  const stream_bins* const bins =
-      own_bins(cache, stream != stream_id{} ? stream : order_.id(block.stream));
-  if (bins == nullptr || !flusher_.begin_free(index)) return false;
-  emit(memory_event_kind::deallocate, block, bins->id, block.account);
+  const stream_id on = stream != stream_id{} ? stream : order_.id(block.stream);
+  const stream_bins* const bins = cache.bins_of(on);
+  // A stream that is new, or cannot be asked any more, has no slot here.
+  const stream_slot slot = bins != nullptr ? bins->slot : order_.meet_again(on);
+  if (slot == no_stream || (bins == nullptr && !flusher_.prepare_store_for(slot))) return false;
+  if (!flusher_.begin_free(index)) return false;
+  emit(memory_event_kind::deallocate, block, on, block.account);
   cache.count_free(block.account, requested, block.size());
-  if (flusher_.keep(cache, index, bins->slot, bins->id)) {
+  if (flusher_.keep(cache, index, slot, on)) {
     progress_.share_if_due();
     return true;
   }
   flusher_.fold(cache);  // what others may have must not count as ours
   block.become(block_kind::pending);
-  free_to_store(index, order_.now(bins->slot));
+  free_to_store(index, order_.now(slot));
   progress_.share_if_due();
   return true;
 }

@@ -28,6 +28,7 @@ constinit stream_bins thread_cache::nothing{.id = stream_id{~std::uint64_t{0}},
 stream_bins* thread_cache::search(stream_id id) noexcept {
   for (const auto& each : tables) {
     if (each->id != id) continue;
+    turns -= turns == 0 ? 0 : 1;
     each->last_used = ++clock;
     return current = each.get();
   }
@@ -37,6 +38,7 @@ stream_bins* thread_cache::search(stream_id id) noexcept {
 stream_bins* thread_cache::search(stream_slot slot) noexcept {
   for (const auto& each : tables) {
     if (each->slot != slot) continue;
+    turns -= turns == 0 ? 0 : 1;
     each->last_used = ++clock;
     return current = each.get();
   }
@@ -153,6 +155,14 @@ stream_bins* thread_cache::least_recent() noexcept {
   return oldest == tables.end() ? nullptr : oldest->get();
 }
 
+bool thread_cache::makes_way_for(stream_slot slot) noexcept {
+  const bool again = std::exchange(turned_away, slot) == slot;
+  if (turns == most_turns && !again) return false;
+  turns = std::min(turns + 1, most_turns);
+  turned_away = no_stream;
+  return true;
+}
+
 void thread_cache::remove_bins(stream_bins* bins) noexcept {
   if (current == bins) current = &nothing;
   std::erase_if(tables, [&](const auto& each) { return each.get() == bins; });
@@ -188,6 +198,8 @@ thread_cache* thread_caches::open() noexcept {
 
 void thread_caches::recycle(thread_cache& cache) noexcept {
   cache.tables.clear();
+  cache.turns = 0;
+  cache.turned_away = no_stream;
   cache.current = &thread_cache::nothing;
   cache.per_thread_stream = {};
   idle_.push_back(&cache);

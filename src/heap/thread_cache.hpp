@@ -224,6 +224,7 @@ class alignas(64) thread_cache {
  public:
   static constexpr std::size_t most_streams = 8;
   static constexpr std::uint32_t most_unplaced = 32;
+  static constexpr std::uint32_t most_turns = 32;
   static constexpr std::uint32_t most_aside = 16;
   /// A table of no stream, never written.
   static stream_bins nothing;
@@ -362,6 +363,10 @@ class alignas(64) thread_cache {
   [[nodiscard]] bool has_every_bins() const noexcept { return tables.size() == most_streams; }
   [[nodiscard]] stream_bins* least_recent() noexcept;
   void remove_bins(stream_bins* bins) noexcept;
+  /// Whether a table is to make way for the stream, which has none. Not if the streams without a
+  /// table take turns: each would lose it before it is of use, and what it holds would have to be
+  /// flushed each time. A stream that asks twice in a row gets one.
+  [[nodiscard]] bool makes_way_for(stream_slot slot) noexcept;
   /// An empty table is another stream's from now on. A new one would have to be cleared first,
   /// which takes longer than all else that such a request or free does.
   stream_bins* reassign_bins(stream_bins& bins, stream_id id, stream_slot slot) noexcept;
@@ -397,6 +402,8 @@ class alignas(64) thread_cache {
   std::vector<bool> limits;  // by account: not served here, because its tag has a limit or pool
   stream_id per_thread_stream{};  // the id of the owner's per-thread stream, once asked
   std::uint64_t clock = 0;
+  std::uint32_t turns = 0;  // how many tables made way, less how often another table was found
+  stream_slot turned_away = no_stream;  // the last stream that no table made way for
   struct {
     thread_cache* owner = nullptr;  // of all of them
     block_index first = no_block;

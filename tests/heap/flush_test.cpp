@@ -186,6 +186,37 @@ TEST_F(flush_test, the_stream_that_was_used_longest_ago_makes_way) {
   EXPECT_EQ(check(memory), "");
 }
 
+/// Streams that take turns get no table: what the eight have stays.
+TEST_F(flush_test, many_streams_in_turns_do_not_flush_each_other) {
+  std::vector<stream> streams;
+  for (std::size_t i = 0; i < 108; ++i) streams.push_back(new_stream());
+  std::vector<void*> live;
+  for (const stream& each : streams) live.push_back(memory.allocate(4_KiB, each));
+  // Tables made way at first; by now those of eight streams stay.
+  std::vector<stream_id> owners;
+  for (const auto& each : own_cache().tables) owners.push_back(each->id);
+  const bytes held = cached();
+  for (std::size_t i = 60; i < 108; ++i) memory.deallocate(live[i], streams[i]);
+  for (std::size_t i = 60; i < 108; ++i) live[i] = memory.allocate(8_KiB, streams[i]);
+  std::vector<stream_id> later;
+  for (const auto& each : own_cache().tables) later.push_back(each->id);
+  EXPECT_EQ(later, owners);
+  EXPECT_EQ(cached(), held);
+  EXPECT_EQ(memory.stats().frees, 48u);
+  // Who asks twice in a row has one, and is served by it.
+  memory.deallocate(live[100], streams[100]);
+  memory.deallocate(memory.allocate(16_KiB, streams[100]), streams[100]);
+  const auto hits = memory.stats().hits;
+  void* const again = memory.allocate(16_KiB, streams[100]);
+  EXPECT_EQ(memory.stats().hits, hits + 1);
+  memory.deallocate(again, streams[100]);
+  live.erase(live.begin() + 100);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < 108; ++i)
+    if (i != 100) memory.deallocate(live[at++], streams[i]);
+  EXPECT_EQ(check(memory), "");
+}
+
 // --- For other threads ---------------------------------------------------------------------------
 
 TEST_F(flush_test, what_others_free_comes_home_when_it_is_asked_for) {

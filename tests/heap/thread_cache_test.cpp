@@ -541,6 +541,31 @@ TEST_F(cache_test, tables_are_found_by_stream_and_slot) {
   EXPECT_EQ(mine.tables.size(), 6u);
 }
 
+TEST_F(cache_test, tables_do_not_make_way_in_turns) {
+  thread_cache& mine = *all.open();
+  mine.add_bins(stream_id{11}, stream_slot{1});
+  mine.add_bins(stream_id{12}, stream_slot{2});
+  for (std::uint32_t i = 0; i < thread_cache::most_turns; ++i)
+    EXPECT_TRUE(mine.makes_way_for(stream_slot{10 + i})) << i;
+  EXPECT_FALSE(mine.makes_way_for(stream_slot{50}));
+  EXPECT_FALSE(mine.makes_way_for(stream_slot{51}));
+  EXPECT_FALSE(mine.makes_way_for(stream_slot{50})) << "another one came in between";
+  EXPECT_TRUE(mine.makes_way_for(stream_slot{50})) << "twice in a row";
+  EXPECT_FALSE(mine.makes_way_for(stream_slot{50})) << "it would have a table by now";
+  // Each table that is found, other than the one found last, pays for one that makes way.
+  EXPECT_NE(mine.bins_of(stream_slot{1}), nullptr);
+  EXPECT_NE(mine.bins_of(stream_slot{1}), nullptr);
+  EXPECT_TRUE(mine.makes_way_for(stream_slot{60}));
+  EXPECT_FALSE(mine.makes_way_for(stream_slot{61}));
+  EXPECT_NE(mine.bins_of(stream_id{12}), nullptr);
+  EXPECT_NE(mine.bins_of(stream_id{11}), nullptr);
+  EXPECT_TRUE(mine.makes_way_for(stream_slot{62}));
+  EXPECT_TRUE(mine.makes_way_for(stream_slot{63}));
+  EXPECT_FALSE(mine.makes_way_for(stream_slot{64}));
+  all.recycle(mine);
+  EXPECT_TRUE(all.open()->makes_way_for(stream_slot{64})) << "the next thread begins anew";
+}
+
 TEST_F(cache_test, a_table_is_given_to_another_stream) {
   thread_cache& mine = *all.open();
   stream_bins* const older = mine.add_bins(stream_id{11}, stream_slot{1});
