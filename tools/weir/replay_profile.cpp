@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "json.hpp"
+#include "printable.hpp"
 #include "replay.hpp"
 
 namespace weir::command {
