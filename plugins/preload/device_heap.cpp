@@ -27,7 +27,8 @@ weir::result<std::shared_ptr<device_heap>> device_heap::create(
     const real_driver& driver, int device, CUcontext context,
     std::shared_ptr<context_captures> captures) {
   if (driver.version < oldest_driver)
-    return error{{.code = errc::driver_too_old, .detail = "weir needs the driver of CUDA 11.2"}};
+    return error{
+        {.code = errc::driver_too_old, .detail = "weir needs a driver of CUDA 11.2 or later"}};
   // A context that is not active is not the one that is current; to retain it would make it.
   unsigned flags = 0;
   int active = 0;

@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "remarks.hpp"
 #include "settings.hpp"
@@ -32,6 +35,30 @@ std::uint16_t driver_tag() noexcept {
     return tag ? tag->number() : std::uint16_t{0};
   }();
   return number;
+}
+
+/// Whether this process has tried to record; forked children inherit it.
+std::atomic<bool> has_begun{false};
+
+/// Whether a file has the name of a trace, of this process or of a child.
+bool has_traces(const std::filesystem::path& record) {
+  const std::string name = record.stem().string();
+  const std::string begin = name.substr(0, name.find("%p"));
+  const auto folder = record.has_parent_path() ? record.parent_path() : ".";
+  std::error_code code;
+  for (const auto& each : std::filesystem::directory_iterator{folder, code})
+    if (each.path().filename().string().starts_with(begin)) return true;
+  return false;
+}
+
+/// At the end of the program, not of its children: it may use weir itself, which this library does
+/// not see.
+[[gnu::destructor]] void report_empty_recording() noexcept try {
+  const std::string& record = settings::get().record;
+  if (record.empty() || has_begun || ::getpid() != started_process() || has_traces(record)) return;
+  say_once(remark::empty_recording);
+} catch (...) {
+  // No host memory for the check.
 }
 
 /// Memory of the driver's is reserved for one block and released with it.
@@ -94,6 +121,7 @@ std::string recordings::next_path() {
 }
 
 weir::recorder* recordings::start(int device, const real_driver& driver) {
+  has_begun = true;
   auto& entry = recorders_[device];
   std::array<char, 256> name{};
   std::size_t capacity = 0;

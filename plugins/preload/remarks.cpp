@@ -16,17 +16,20 @@ namespace weir_preload {
 namespace {
 
 constexpr std::array<std::string_view, static_cast<std::size_t>(remark::count)> texts{
-    "weir serves nothing here, the driver everything: ",
+    "weir cannot be used here, and the driver serves all memory: ",
     "memory of contexts other than the primary one is left to the driver",
-    "pools that the program made are left to the driver; they count towards the limit",
-    "cuMemCreate is left to the driver; what it takes does not count towards the limit",
+    "pools that the program created are left to the driver; they count towards the limit",
+    "cuMemCreate is left to the driver; its memory does not count towards the limit",
     "memory that graphs allocate is left to the driver",
-    "cuIpcGetMemHandle knows no memory of weir's; --keep cuMemAlloc leaves cuMemAlloc to the "
-    "driver",
+    "cuIpcGetMemHandle does not support weir's memory; use --keep cuMemAlloc to leave cuMemAlloc "
+    "to the driver",
     "nothing is recorded: ",
-    "the recording is not complete: ",
-    "the program runs without a service that it was to have: ",
-    "the driver serves what weir could not: ",
+    "the recording is incomplete: ",
+    "nothing was recorded: the program requested no memory from the driver; a program that uses "
+    "weir "
+    "itself is recorded with weir record",
+    "a requested service is not available: ",
+    "the driver serves a request that weir could not: ",
 };
 
 std::array<std::atomic<bool>, texts.size()> said{};

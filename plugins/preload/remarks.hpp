@@ -15,6 +15,7 @@ enum class remark {
   ipc,              ///< cuIpcGetMemHandle of weir's memory
   no_recording,     ///< the trace cannot be written
   recording_ended,  ///< the trace could not be written to its end
+  empty_recording,  ///< a trace was requested, and there was nothing to record
   no_service,       ///< a live page or budget that the environment requests
   not_yet,          ///< weir cannot serve a request, but perhaps the next
   count,

@@ -125,7 +125,7 @@ std::shared_ptr<torch_cuda::AllocatorState> weir_allocator::getCheckpointState(
 torch_cuda::CheckpointDelta weir_allocator::setCheckpointPoolState(
     c10::DeviceIndex device, std::shared_ptr<torch_cuda::AllocatorState> saved) {
   const auto target = std::dynamic_pointer_cast<checkpoint>(saved);
-  TORCH_CHECK(target != nullptr, "not a checkpoint of weir's");
+  TORCH_CHECK(target != nullptr, "the checkpoint was not created by weir");
   device_state& state = state_of(device);
   const weir::memory_pool pool = find_pool(state, target->pool);
   torch_cuda::CheckpointDelta delta;
@@ -143,7 +143,7 @@ torch_cuda::CheckpointDelta weir_allocator::setCheckpointPoolState(
     const auto current = live.find(address);
     if (current == live.end() || !(current->second == block)) {
       const auto stream = state.streams.with_id(block.stream);
-      TORCH_CHECK(stream, "a block of the checkpoint belongs to a stream that is not known");
+      TORCH_CHECK(stream, "a block of the checkpoint belongs to an unknown stream");
       static_cast<void>(checked(pool.allocate_at(pointer, block.size, *stream)));
       byte_counters_.add(static_cast<std::size_t>(device), block.size.count());
       // As the frees above were.

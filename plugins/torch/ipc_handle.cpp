@@ -71,7 +71,7 @@ weir::result<memory_offer> parse_offer(std::string_view text) {
   if (text.size() < magic.size() + 2 || !text.starts_with(magic)) return not_a_handle();
   text.remove_prefix(magic.size());
   if (take<std::uint8_t>(text) != offer_version)
-    return refusal(weir::errc::bad_version, "the handle was made by another version of weir");
+    return refusal(weir::errc::bad_version, "the handle was created by another version of weir");
   memory_offer offer;
   offer.opens_without_weir = (take<std::uint8_t>(text) & opens_without_weir_flag) != 0;
   if (text.size() < offer.token.size() + 1) return not_a_handle();
@@ -100,7 +100,7 @@ plain_handle take_plain(std::string_view text) noexcept {
 
 weir::error of_the_fabric() {
   return refusal(weir::errc::not_supported,
-                 "the memory is shared over the fabric, which weir does not open");
+                 "the memory is shared by a fabric handle, which weir cannot open");
 }
 
 /// What follows version and type.
@@ -118,7 +118,7 @@ weir::result<ipc_handle> parse_descriptors(std::string_view text, std::uint8_t v
     static_cast<void>(take<std::uint32_t>(text));  // padding
     if (kind == kind_fabric) return of_the_fabric();
     if (kind > kind_fabric)
-      return refusal(weir::errc::bad_version, "the handle was made by a later version of torch");
+      return refusal(weir::errc::bad_version, "the handle was created by a later version of torch");
   }
   ipc_handle handle;
   if (with_numbers) {
@@ -172,7 +172,7 @@ weir::result<ipc_handle> ipc_handle::parse(std::string_view text) {
   const char type = text.front();
   text.remove_prefix(1);
   if (version > first_with_kind && version != refused_by_torch)
-    return refusal(weir::errc::bad_version, "the handle was made by a later version of torch");
+    return refusal(weir::errc::bad_version, "the handle was created by a later version of torch");
   if (type == descriptors_type) return parse_descriptors(text, version);
   if (type != plain_type || version == refused_by_torch || text.size() != sizeof(plain_handle))
     return not_a_handle();

@@ -178,7 +178,7 @@ weir::result<std::string> ipc_server::offer(std::uint64_t block,
                                             const exporter& export_descriptor) {
   if (handles.empty() || handles.size() > ipc_handle::max_handles)
     return weir::error{{.code = weir::errc::invalid_argument,
-                        .detail = "no memory, or too many handles to share them"}};
+                        .detail = "the block has no physical handles, or too many to share"}};
   const std::lock_guard lock{mutex_};
   if (const auto known = blocks_.find(block); known != blocks_.end())
     return known->second->second.handle;
@@ -326,8 +326,9 @@ weir::result<void> fetch_descriptors(const memory_offer& offer, const descriptor
     }
     fetched += message.descriptors.size();
     if (fetched > offer.sizes.size()) {
-      return weir::error{{.code = weir::errc::invalid_argument,
-                          .detail = "more descriptors came than the handle names"}};
+      return weir::error{
+          {.code = weir::errc::invalid_argument,
+           .detail = "the other process sent more descriptors than the handle names"}};
     }
     WEIR_TRY(take(message.descriptors));
   }

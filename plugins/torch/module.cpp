@@ -36,11 +36,11 @@ std::int64_t held_by(torch_cuda::CUDAAllocator& previous) {
 }
 
 void install(const std::string& list, bool exportable_if_possible) {
-  TORCH_CHECK(installed() == nullptr, "weir is this process's CUDA allocator already");
+  TORCH_CHECK(installed() == nullptr, "weir is already this process's CUDA allocator");
   torch_cuda::CUDAAllocator* const previous = torch_cuda::get();
   const std::string name = previous->name();
   TORCH_CHECK(name == "native" || name == "cudaMallocAsync",
-              "the CUDA allocator was changed already: it is \"", name, "\"");
+              "the CUDA allocator was already changed: it is \"", name, "\"");
   const std::int64_t held = held_by(*previous);
   TORCH_CHECK(held == 0, "torch's own CUDA allocator holds ",
               format_size(static_cast<std::uint64_t>(held)),

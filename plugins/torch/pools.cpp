@@ -25,7 +25,7 @@ bool is_captured(const pool_table::origin& opened_on) {
 
 pool_table::entry& pool_table::find_or_throw(MempoolId_t id) {
   const auto pool = pools_.find(id);
-  TORCH_CHECK(pool != pools_.end(), "there is no memory pool (", id.first, ", ", id.second, ")");
+  TORCH_CHECK(pool != pools_.end(), "unknown memory pool (", id.first, ", ", id.second, ")");
   return pool->second;
 }
 
@@ -58,12 +58,13 @@ void pool_table::update() noexcept {
 }
 
 void pool_table::acquire(MempoolId_t id, weir::pool_options options) {
-  TORCH_CHECK(id != MempoolId_t(0, 0), "(0, 0) is not a memory pool of its own");
+  TORCH_CHECK(id != MempoolId_t(0, 0),
+              "the pool id (0, 0) is the default pool; pass the id of a created pool");
   {
     const std::lock_guard lock{mutex_};
     if (const auto pool = pools_.find(id); pool != pools_.end()) {
       TORCH_CHECK(options.source == nullptr, "memory pool (", id.first, ", ", id.second,
-                  ") exists already, without this allocator");
+                  ") already exists without this allocator");
       ++pool->second.use_count;
       return;
     }
@@ -155,19 +156,20 @@ void pool_table::replace(MempoolId_t id, const char* reason, const Change& chang
 }
 
 void pool_table::set_no_split(MempoolId_t id) {
-  replace(id, "no_split is chosen before a pool's first request", [](weir::pool_options& options) {
-    return !std::exchange(options.one_block_per_segment, true);
-  });
+  replace(id, "no_split must be set before a pool's first request",
+          [](weir::pool_options& options) {
+            return !std::exchange(options.one_block_per_segment, true);
+          });
 }
 
 void pool_table::make_suspendable(MempoolId_t id, weir::suspendable_options how) {
   // Before 2.8 a scope makes the pool, in an arena, which can be suspended as it is.
   if (!find(id)) return;
-  replace(id, "whether a pool is suspendable is chosen before its first request",
+  replace(id, "suspendable must be set before a pool's first request",
           [&](weir::pool_options& options) {
-            TORCH_CHECK(options.source == nullptr && !options.one_block_per_segment,
-                        "a memory pool with an allocator of its own, or with no_split, has "
-                        "segments, which cannot be suspended");
+            TORCH_CHECK(
+                options.source == nullptr && !options.one_block_per_segment,
+                "a memory pool with its own allocator, or with no_split, cannot be suspended");
             options.segments = false;
             options.suspendable = std::move(how);
             return true;

@@ -22,10 +22,10 @@ void weir_allocator::recordHistory(bool enabled, torch_cuda::CreateContextFn sta
                                    std::size_t max_entries, torch_cuda::RecordContext stack_level,
                                    bool clear, const std::vector<std::string>& skipped_actions) {
   TORCH_CHECK(stack_level == torch_cuda::RecordContext::NEVER || stack_recorder != nullptr,
-              "a history with stacks needs a recorder of stacks");
+              "a memory history with stacks needs a context recorder");
   for (const std::string& name : skipped_actions)
     if (!parse_action(name))
-      TORCH_WARN("weir: \"", name, "\" is no action of a history's entries; it is ignored");
+      TORCH_WARN("weir: \"", name, "\" is not an action of a history; it is ignored");
   const std::lock_guard lock{mutex_};
   history_settings_ = {.enabled = enabled,
                        .stack_recorder = stack_recorder,
@@ -96,7 +96,7 @@ void weir_allocator::record(c10::DeviceIndex device, const std::string& path, bo
   device_state& state = state_of(device);
   const std::lock_guard lock{state.mutex};
   TORCH_CHECK(state.recording == nullptr, "a recording of GPU ", static_cast<int>(device),
-              " is under way");
+              " is already active");
   state.recording =
       checked(weir::recorder::start(path, {.stacks = stacks,
                                            .device = std::string{state.gpu.name()},

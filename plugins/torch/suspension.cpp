@@ -46,7 +46,7 @@ target target_from(int device, const py::object& what) {
   }
   const auto [first, second] = what.cast<std::pair<std::uint64_t, std::uint64_t>>();
   found.pool = found.state.pools.find(MempoolId_t(first, second));
-  TORCH_CHECK(found.pool, "there is no memory pool (", first, ", ", second, ")");
+  TORCH_CHECK(found.pool, "unknown memory pool (", first, ", ", second, ")");
   return found;
 }
 

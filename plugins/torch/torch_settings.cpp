@@ -31,7 +31,7 @@ constexpr std::array keys_without_effect{
     key_without_effect{"large_segment_size_mb:", "large_segment_size_mb",
                        "memory is taken from the driver as the policy says (docs/tuning.md)"},
     key_without_effect{"release_lock_on_cudamalloc:True", "release_lock_on_cudamalloc",
-                       "threads serve themselves from caches of their own meanwhile"},
+                       "threads use their own caches meanwhile"},
     key_without_effect{"throw_on_cudamalloc_oom:True", "throw_on_cudamalloc_oom",
                        "a request fails when no memory can be found for it, and not before"},
     key_without_effect{"expandable_segments_reserve", "expandable_segments_reserve",

@@ -18,7 +18,7 @@ tracker_failure::~tracker_failure() { innermost_failure = outer_; }
 void tracker_failure::note_current() noexcept {
   if (innermost_failure == nullptr) {
     weir::report_error({{.code = weir::errc::internal,
-                         .detail = "an allocator trace tracker threw when it heard of a segment"}});
+                         .detail = "an allocator trace tracker threw an exception for a segment"}});
   } else if (innermost_failure->thrown_ == nullptr) {
     innermost_failure->thrown_ = std::current_exception();
   }

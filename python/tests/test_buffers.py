@@ -192,7 +192,7 @@ class Pools(Case):
         pool.take(1000, self.stream).free()
         self.stream.synchronize()
         self.assertEqual(pool.trim(weir.NO_LIMIT), 1024)  # what is over the bounds
-        self.assertRaisesRegex(ValueError, "weir: a negative time", weir.BufferPool, max_idle_time=-1)
+        self.assertRaisesRegex(ValueError, "weir: max_idle_time must not be negative, got -1", weir.BufferPool, max_idle_time=-1)
 
     def test_addresses_can_be_released(self):
         pool = weir.BufferPool()

@@ -181,7 +181,7 @@ class Allocators(Calls):
     def test_a_wrong_size_is_told_and_frees(self):
         for given in ((), (self.stream,)):
             address = self.memory.allocate(1000, self.stream).release()
-            with self.assertRaisesRegex(weir.InvalidArgument, r"\(999 B\): the block was asked for with 1000 B") as caught:
+            with self.assertRaisesRegex(weir.InvalidArgument, r"\(999 B\): the block was allocated with 1000 B") as caught:
                 self.memory.deallocate(address, *given, size=999)
             self.assertEqual((caught.exception.code, caught.exception.name), (1, "invalid_argument"))
             self.assertEqual(self.memory.stats().blocks.current, 0)
@@ -227,9 +227,9 @@ class Allocators(Calls):
             ctypes.memset(ptr + 1000, 0, 1)  # device addresses of a simulated machine are host addresses
             with self.assertRaises(weir.MemoryDamaged) as caught:
                 memory.deallocate(ptr)
-            self.assertIn("1000 B: 1 byte behind its end was written, at offset 1000: fd there became 00",
+            self.assertIn("1000 B: 1 byte after its end was written, at offset 1000: fd there became 00",
                           str(caught.exception))
-            self.assertIn(" is 1 byte behind a freed block: ", memory.describe_address(ptr + 1000))
+            self.assertIn(" is 1 byte after a freed block: ", memory.describe_address(ptr + 1000))
 
     def test_snapshots(self):
         block, apart = self.memory.allocate(1000, self.stream), self.memory.pool("apart")

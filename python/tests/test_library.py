@@ -76,7 +76,7 @@ class Search(Case):
             with self.assertRaises(ImportError) as caught:
                 _native._load()
         said = str(caught.exception)
-        self.assertTrue(said.startswith("weir: no libweir.so could be loaded"), said)
+        self.assertTrue(said.startswith("weir: libweir.so could not be loaded"), said)
         self.assertLess(said.index("broken.so"), said.index("missing.so"))
 
 
@@ -88,7 +88,7 @@ class Fit(Case):
             if fits:
                 self.assertEqual(ran.stdout, "")
             else:
-                self.assertRegex(ran.stdout, r"^weir: .*libweir\.so.* is version .*, this package speaks 0\.1\n$")
+                self.assertRegex(ran.stdout, r"^weir: .*libweir\.so.* is version .*, this package needs 0\.1\n$")
 
     def test_an_older_library_is_refused(self):
         ran = run(OTHER.format(wrong="if name == 'weir_tag_named': raise AttributeError(name)"))

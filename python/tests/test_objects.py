@@ -467,7 +467,7 @@ class Memory(Case):
         self.assertEqual((caught.exception.name, caught.exception.code), ("out_of_memory", 4))
         number = self.stream.id
         self.assertEqual(str(caught.exception),
-                         f"out_of_memory: no room for the request (40 MiB): stream {number}: The allocator's "
+                         f"out_of_memory: not enough memory for the request (40 MiB): stream {number}: The allocator's "
                          "limit of 64 MiB is in the way: 40 MiB are live, 40 MiB reserved. Raise it by 16 MiB, "
                          "or free 16 MiB.")
         self.assertEqual(caught.exception.report, self.memory.explain(40 * MIB, self.stream))
@@ -796,7 +796,7 @@ class Pools(Case):
         self.assertRaises(weir.NotSupported, imported.allocate, 1, stream)
         self.assertRaises(weir.NotSupported, imported.stats)
         for wrong in (b"short", exported + b"!"):
-            self.assertRaisesRegex(ValueError, "weir: an exported pointer has 64 bytes", imported.import_pointer, wrong)
+            self.assertRaisesRegex(ValueError, "weir: an exported pointer must have 64 bytes", imported.import_pointer, wrong)
         self.assertEqual((imported._live(), imported.device), (1, self.device))
         same.free()
         self.assertEqual(imported._live(), 0)

@@ -29,7 +29,7 @@ class Report(Case):
                                  stats_by_tag=lambda: {"": stats, "model": tagged})
         lines = ["weir under CuPy, device 1 (a GPU)",
                  "  live: 3 MiB in 2 blocks, peak 4 MiB",
-                 "  reserved: 6 MiB, peak 10 MiB, 2.500 of what was asked for",
+                 "  reserved: 6 MiB, peak 10 MiB, 2.500 of the requested memory",
                  "  cached: 1 MiB, 1 KiB of it by threads; waiting for streams: 2 KiB",
                  "  8 allocations, 75.0% without a lock, 1 failed; 11 pieces of memory taken from the driver, "
                  "12 moved, 13 released",
@@ -40,7 +40,7 @@ class Report(Case):
         lines[2] += ", limit 1 GiB"
         self.assertEqual(allocator_report(memory, "CuPy").splitlines(), lines)
         stats = weir.Stats()  # nothing was asked for yet
-        self.assertIn("1.000 of what was asked for", allocator_report(memory, "CuPy"))
+        self.assertIn("1.000 of the requested memory", allocator_report(memory, "CuPy"))
         self.assertIn("0 allocations, 0.0% without a lock", allocator_report(memory, "CuPy"))
 
 

@@ -99,7 +99,7 @@ class Sources(support.Case):
         with unittest.mock.patch("sys.excepthook", lambda *problem: shown.append(problem[0])):
             with self.assertRaises(weir.Error) as refused:
                 pool.allocate(4096)
-        self.assertIn("the memory source of the program", str(refused.exception))
+        self.assertIn("the program's memory source", str(refused.exception))
         self.assertEqual(shown, [ZeroDivisionError])
         self.assertTrue(gc.isenabled())
         pool.close()

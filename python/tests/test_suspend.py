@@ -80,11 +80,11 @@ class Suspend(Case):
         self.assertEqual(pool.resume(ahead_of=self.stream), weir.ResumeOutcome(2 * MIB, 0))
         block.free()
         pool.close()
-        with self.assertRaisesRegex(ValueError, "streams is one of 'all', 'known', not 'some'"):
+        with self.assertRaisesRegex(ValueError, "streams: expected one of 'all', 'known', got 'some'"):
             self.memory.suspend(wait=False, streams="some")
-        with self.assertRaisesRegex(ValueError, "only where suspend.. waits"):
+        with self.assertRaisesRegex(ValueError, "needs a suspend.. with wait=True"):
             self.memory.suspend(wait=False, progress=print)
-        with self.assertRaisesRegex(ValueError, "only where resume.. waits"):
+        with self.assertRaisesRegex(ValueError, "needs a resume.. with wait=True"):
             self.memory.resume(ahead_of=self.stream, progress=print)
 
     def test_a_block_of_code_with_memory_away(self):
@@ -154,7 +154,7 @@ class Suspend(Case):
         for _ in range(2):
             with self.assertRaises(weir.OutOfMemory) as caught:
                 self.memory.resume("py weights")
-            self.assertIn("200 MiB have to come back", str(caught.exception))
+            self.assertIn("200 MiB are needed to resume it", str(caught.exception))
             self.assertIn("suspended", caught.exception.report)
             self.assertTrue(self.memory.is_suspended("py weights"))
         taken.free()
@@ -280,15 +280,15 @@ class Suspend(Case):
 
     def test_what_has_no_meaning_is_refused(self):
         self.memory.declare_suspendable("py weights")
-        for arguments, words in (({"contents": "lose"}, "contents is one of 'keep', 'discard', not 'lose'"),
-                                 ({"to": "disk"}, "to is one of 'pinned', 'pageable', not 'disk'"),
-                                 ({"requests": "hope"}, "requests is one of 'fail', 'wait', 'resume', not 'hope'"),
-                                 ({"chunk": 0}, "a chunk has at least 512 bytes")):
+        for arguments, words in (({"contents": "lose"}, "contents: expected one of 'keep', 'discard', got 'lose'"),
+                                 ({"to": "disk"}, "to: expected one of 'pinned', 'pageable', got 'disk'"),
+                                 ({"requests": "hope"}, "requests: expected one of 'fail', 'wait', 'resume', got 'hope'"),
+                                 ({"chunk": 0}, "chunk must be at least 512 bytes")):
             with self.assertRaisesRegex(ValueError, words):
                 self.memory.suspend("py weights", **arguments)
             with self.assertRaisesRegex(ValueError, words):
                 self.memory.declare_suspendable("py weights", **arguments)
-        with self.assertRaisesRegex(ValueError, "kind is one of"):
+        with self.assertRaisesRegex(ValueError, "kind: expected one of"):
             self.memory.reserve_backup(1, "disk")
         with self.assertRaises(weir.InvalidArgument):
             self.memory.declare_suspendable("")

@@ -135,7 +135,7 @@ class Looking(Case):
 
     def test_headers_alone(self):
         headers = self.site("site", "2.9.1+cu128") / "torch/include"
-        self.assertRaisesRegex(RuntimeError, "for which CUDA it is; --cuda does", _torch_extension.look, headers)
+        self.assertRaisesRegex(RuntimeError, "does not name its CUDA version; pass it", _torch_extension.look, headers)
         self.assertEqual(_torch_extension.look(headers, "12.8").torch, Torch("2.9.1", "12.8", True))
 
     def test_the_abi_is_that_of_the_library(self):
@@ -150,7 +150,7 @@ class Looking(Case):
         self.assertRaisesRegex(RuntimeError, "no torch in /", _torch_extension.look, self.folder / "root")
         headers = self.site("site", "2.9.1+cu128") / "torch/include"
         (headers / "torch/version.h").unlink()
-        self.assertRaisesRegex(RuntimeError, "says which torch it is", _torch_extension.look, headers, "12.8")
+        self.assertRaisesRegex(RuntimeError, "with the version of torch", _torch_extension.look, headers, "12.8")
 
 
 @unittest.skipUnless(shutil.which("c++") and PYTHON_HEADERS.exists(), "a C++ compiler and Python's headers are needed")
@@ -207,13 +207,13 @@ class Building(Case):
         self.assertEqual(code, 1)
         self.assertEqual([path.name.split("-")[1] for path in self.extensions.iterdir()], ["torch2.11.0"])
         self.assertEqual(len(said.splitlines()), 1)
-        self.assertRegex(errors, r"wrong: .* is of CUDA 12, and torch 2\.12\.0\+cu130 was built with CUDA 13\.0; CUDA_HOME")
+        self.assertRegex(errors, r"wrong: .* belongs to CUDA 12, and torch 2\.12\.0\+cu130 was built with CUDA 13\.0; set CUDA_HOME")
         self.assertRegex(errors, r"(?s)broken: .*this command failed:.*no such macro")
 
     def test_nothing_to_build_for(self):
         empty = self.folder / "empty"
         empty.mkdir()
-        self.assertEqual(self.build("--all", empty), (1, "", f"weir.torch: no torch below {empty}\n"))
+        self.assertEqual(self.build("--all", empty), (1, "", f"weir.torch: found no torch below {empty}\n"))
 
     def test_one_that_cannot_be_loaded_is_compiled_anew(self):
         self.extensions.mkdir()
@@ -222,7 +222,7 @@ class Building(Case):
         with self.assertLogs("weir.torch", "WARNING") as logged, self.assertRaisesRegex(RuntimeError, "could not be built"):
             self.enable(WEIR_TORCH_EXTENSIONS=str(self.extensions), CUDA_HOME=str(self.cuda()))
         self.assertIn(f"{self.extensions / name} was built for this torch and cannot be loaded (", logged.output[0])
-        self.assertRegex(logged.output[0], r"\)\. One is compiled now, ")
+        self.assertRegex(logged.output[0], r"\)\. An extension is compiled now, once, ")
         self.assertEqual(len(self.fake.builds), 1)
 
     def cuda(self):
@@ -296,7 +296,7 @@ class Choosing(Case):
 
     def test_the_error_names_what_the_found_ones_are_for(self):
         self.assertRegex(_torch_extension.mismatch(self.THIS), rf"looked for {re.escape(self.right)} in "
-                         rf"{re.escape(str(self.extensions))}, .*torch_extensions, and there are none$")
+                         rf"{re.escape(str(self.extensions))}, .*torch_extensions, and no extension was found$")
         for text, name in self.wrong.items():
             path = self.put(name)
             self.assertTrue(_torch_extension.mismatch(self.THIS).endswith(f", and found {name} (for {text})"), text)
@@ -324,7 +324,7 @@ class Refusals(Case):
         self.assertTrue(str(caught.exception).startswith(
             f"weir.torch: no built extension fits torch 2.11.0+cu130 (CUDA 13.0, {_torch_extension.python_abi()}): looked for {wanted} "
             f"in {self.extensions}, "), caught.exception)
-        self.assertIn(f", and found {other} (for torch 2.10.0, CUDA 12); and none can be compiled here without a C++ compiler (c++) and "
+        self.assertIn(f", and found {other} (for torch 2.10.0, CUDA 12); and an extension cannot be compiled here without a C++ compiler (c++) and "
                       "ninja. Either install", str(caught.exception))
         self.assertRegex(str(caught.exception), "WEIR_TORCH_EXTENSIONS; or use weir.torch.pluggable")
         self.assertEqual(self.fake.builds, [])
@@ -336,7 +336,7 @@ class Refusals(Case):
         with self.assertRaises(RuntimeError) as caught:
             self.enable(path="/nowhere", WEIR_TORCH_EXTENSIONS=str(self.extensions))
         self.assertRegex(str(caught.exception), rf"^weir\.torch: {re.escape(str(self.extensions / name))} was built for this torch and cannot "
-                         r"be loaded \(.*\); and none can be compiled here without a C\+\+ compiler \(c\+\+\) and ninja\. Either install")
+                         r"be loaded \(.*\); and an extension cannot be compiled here without a C\+\+ compiler \(c\+\+\) and ninja\. Either install")
         self.assertEqual(self.fake.builds, [])
 
     def test_the_old_abi_is_refused_also_where_an_extension_was_built_for_it(self):

@@ -126,7 +126,7 @@ class Allocators(Case):
         for call in (weir.Stream, weir.Event, weir.StreamPool, weir.BinPool, weir.PinnedPool):
             self.assertRaisesRegex(TypeError, "device: expected a weir.Device", call, 0)
         self.assertRaisesRegex(TypeError, "device: expected a weir.Device", weir.UnifiedBuffer, 0, 64)
-        self.assertRaisesRegex(TypeError, "stream must be a weir.Stream or None, not int",
+        self.assertRaisesRegex(TypeError, "stream must be a weir.Stream or None, got int",
                                weir.BinPool(self.device).allocate, 64, 7)
         self.assertRaisesRegex(TypeError, "dtype must name a type", self.memory.allocate(64).view, 7)
 

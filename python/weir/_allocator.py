@@ -170,8 +170,8 @@ class Allocator(Memory, close="weir_allocator_close"):
             requested = self.size_of(ptr) if ptr else size
             lib.weir_allocator_free(self._handle, ptr)
             if requested != size:
-                raise InvalidArgument("weir: invalid_argument: an argument has a value the call cannot take "
-                                      f"({size} B): the block was asked for with {requested} B", 1, "invalid_argument")
+                raise InvalidArgument("weir: invalid_argument: an argument has a value that the call does not accept "
+                                      f"({size} B): the block was allocated with {requested} B", 1, "invalid_argument")
 
     def record_stream(self, ptr: Union[int, Block], stream: Any) -> None:
         """Work queued on `stream` until the block is freed may use it, too."""
@@ -263,7 +263,7 @@ class Allocator(Memory, close="weir_allocator_close"):
     def describe_address(self, address: int) -> str:
         """What an address is to the allocator, such as one that compute-sanitizer or cuda-gdb names: which
         block it lies in or beside, with the block's life where that is known (heap_debug). BadPointer: it
-        is no memory of this allocator."""
+        is not memory of this allocator."""
         return _native.read_text(lib.weir_allocator_describe_address, self._handle, address)
 
     # --- Release to the driver, limits ------------------------------------------------------------

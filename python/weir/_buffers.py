@@ -105,7 +105,7 @@ class UnifiedBuffer(Owned, close="weir_buffer_close"):
     def close(self) -> None:
         """Waits for the streams that use the memory and frees it. BufferError: a view is open."""
         if self._views:
-            raise BufferError("weir: the host has a view of the buffer")
+            raise BufferError("weir: the host holds a view of the buffer; release the view first")
         super().close()
 
     # --- Who uses it ------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class BufferPool(Memory, close="weir_buffer_pool_close"):
         options.flags = _DECLARED_USES if declared_uses else 0
         options.max_cached = NO_LIMIT if max_cached is None else max_cached
         if max_idle_time is not None and max_idle_time < 0:
-            raise ValueError("weir: a negative time")
+            raise ValueError(f"weir: max_idle_time must not be negative, got {max_idle_time}")
         options.max_idle_time = NO_LIMIT if max_idle_time is None else int(max_idle_time * 1e9)
         self._buffers: Dict[int, int] = {}  # handles by address
         self._own(_native.new(lib.weir_buffer_pool_create, ctypes.byref(options)))

@@ -69,7 +69,7 @@ class _Number:
             if not self._low <= value <= self._high:
                 raise _does_not_fit(self._name, value, self._low, self._high)
             if value is True and self._is_size:
-                raise TypeError(f"weir: {self._name} is a number, not True")
+                raise TypeError(f"weir: {self._name}: expected a number, got True")
         return self.kind.from_param(value)
 
 
@@ -163,8 +163,8 @@ def _load() -> ctypes.CDLL:
             return ctypes.CDLL(path)
         except OSError as problem:
             problems.append(str(problem))
-    raise ImportError("weir: no libweir.so could be loaded (./dev build makes one, `pip install .` "
-                      "brings one along, WEIR_LIBRARY names one): " + "; ".join(problems))
+    raise ImportError("weir: libweir.so could not be loaded; build it with ./dev build, install the package "
+                      "with `pip install .`, or set WEIR_LIBRARY: " + "; ".join(problems))
 
 
 def last_error(code: int) -> Error:
@@ -204,7 +204,7 @@ except AttributeError as problem:
     raise ImportError(f"weir: {lib._name} is older than this package: {problem}") from problem
 if (lib.weir_version() // 10000, lib.weir_version() // 100 % 100) != SPOKEN:
     raise ImportError(f"weir: {lib._name} is version {lib.weir_version_text().decode()}, this package "
-                      f"speaks {SPOKEN[0]}.{SPOKEN[1]}")
+                      f"needs {SPOKEN[0]}.{SPOKEN[1]}")
 
 
 def structure(name: str) -> Any:
@@ -235,7 +235,7 @@ process: Callable[[], int] = os.getpid
 def text(value: str) -> bytes:
     """A C string. What holds a null character cannot be one."""
     if "\0" in value:
-        raise ValueError("weir: a text with a null character")
+        raise ValueError("weir: the text contains a null character")
     return value.encode()
 
 

@@ -25,7 +25,7 @@ def known_stream(stream: Optional[Stream]) -> Any:
     if stream is None:
         return None
     if not isinstance(stream, Stream):
-        raise TypeError(f"weir: stream must be a weir.Stream or None, not {type(stream).__name__}; weir.Stream.wrap() makes "
+        raise TypeError(f"weir: stream must be a weir.Stream or None, got {type(stream).__name__}; weir.Stream.wrap() makes "
                         "one of any stream")
     return stream._handle
 
@@ -244,7 +244,7 @@ class StreamPool(Memory):
     def import_pointer(self, exported: bytes, stream: Optional[Stream] = None) -> Block:
         """Memory of the exporter, to be freed before the exporter frees it."""
         if len(exported) != 64:
-            raise ValueError("weir: an exported pointer has 64 bytes")
+            raise ValueError(f"weir: an exported pointer must have 64 bytes, got {len(exported)}")
         pointer, size = ctypes.c_void_p(), ctypes.c_uint64()
         with self._kept(stream, pointer) as known:
             lib.weir_stream_pool_import_pointer(self._handle, (ctypes.c_uint8 * 64)(*exported), known,

@@ -25,7 +25,7 @@ def allocator_report(allocator: Allocator, user: str) -> str:
         f"  live: {size_text(stats.requested.current)} in {stats.blocks.current} blocks, "
         f"peak {size_text(stats.requested.peak)}",
         f"  reserved: {size_text(stats.reserved.current)}, peak {size_text(stats.reserved.peak)}, "
-        f"{price:.3f} of what was asked for"
+        f"{price:.3f} of the requested memory"
         + ("" if limit is None else f", limit {size_text(limit)}"),
         f"  cached: {size_text(stats.cached)}, {size_text(stats.thread_cached)} of it by threads; "
         f"waiting for streams: {size_text(stats.pending)}",

@@ -203,7 +203,7 @@ class PhysicalInfo:
 
 @dataclass(frozen=True)
 class PoolSnapshot:
-    """One pool of an allocator as it was; number 0 is the allocator's own memory."""
+    """One pool of an allocator as it was; number 0 is the allocator's default pool."""
 
     id: int
     name: str

@@ -48,7 +48,7 @@ class SuspendStats:
 
 def number_of(value: str, choices: Sequence[str], name: str) -> int:
     if value not in choices:
-        raise ValueError(f"weir: {name} is one of {', '.join(map(repr, choices))}, not {value!r}")
+        raise ValueError(f"weir: {name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
     return choices.index(value)
 
 
@@ -82,7 +82,7 @@ def suspend_options(contents: str = "keep", to: str = "pinned", requests: str = 
     options.streams = number_of(streams, STREAMS, "streams")
     if chunk is not None:
         if chunk < 512:  # 0 has a meaning in C
-            raise ValueError("weir: a chunk has at least 512 bytes")
+            raise ValueError("weir: chunk must be at least 512 bytes")
         options.chunk = chunk
     _set_progress(options, progress)
     return options
@@ -114,7 +114,7 @@ def resume(call: Any, *arguments: Any, progress: Optional[Progress] = None) -> R
 def suspend_later(call: Any, *arguments: Any, **options: Any) -> SuspendOutcome:
     """The same of a call that does not wait."""
     if options.get("progress") is not None:
-        raise ValueError("weir: progress is told only where suspend() waits")
+        raise ValueError("weir: progress needs a suspend() with wait=True")
     call(*arguments, ctypes.byref(suspend_options(**options)))
     return SuspendOutcome()
 
@@ -122,7 +122,7 @@ def suspend_later(call: Any, *arguments: Any, **options: Any) -> SuspendOutcome:
 def resume_ahead(call: Any, *arguments: Any, progress: Optional[Progress] = None) -> ResumeOutcome:
     """A resuming call whose last argument is the stream that waits."""
     if progress is not None:
-        raise ValueError("weir: progress is told only where resume() waits")
+        raise ValueError("weir: progress needs a resume() with wait=True")
     return ask(ResumeOutcome, "weir_resume_outcome", call, *arguments)
 
 

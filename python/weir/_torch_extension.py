@@ -60,7 +60,7 @@ def sources() -> Path:
     for root in (_native.PACKAGE, _native.PACKAGE.parents[1]):
         if (root / "plugins" / "torch" / "module.cpp").exists():
             return root
-    raise RuntimeError("weir.torch: the sources of the torch plug-in are not where the package is")
+    raise RuntimeError("weir.torch: the sources of the torch plug-in are not in the package")
 
 
 @functools.lru_cache(maxsize=None)
@@ -144,7 +144,7 @@ def mismatch(torch: Torch) -> str:
     text = f"no built extension fits {torch.text()}: looked for {wanted} in {', '.join(map(str, folders()))}, and"
     there = sorted(((differences(wanted, name), name) for name in others()), key=lambda each: (len(each[0]), each[1]))
     if not there:
-        return f"{text} there are none"
+        return f"{text} no extension was found"
     found = [f"{name} (for {', '.join(parts)})" for parts, name in there[:3]]
     more = f" and {len(there) - 3} more" if len(there) > 3 else ""
     return f"{text} found {', '.join(found)}{more}"
@@ -197,11 +197,11 @@ def _of_headers(headers: Path, package: Optional[Path], cuda: Optional[str]) -> 
             parts = [re.search(rf"#define TORCH_VERSION_{part} (\d+)", text) for part in ("MAJOR", "MINOR", "PATCH")]
             version = ".".join(part.group(1) for part in parts if part)
     if not version:
-        raise RuntimeError(f"weir.torch: {headers} has no torch/version.h that says which torch it is")
+        raise RuntimeError(f"weir.torch: {headers} has no torch/version.h with the version of torch")
     found = re.search(r"cuda(?:: Optional\[str\])? = '([^']+)'", said)
     of_cuda = cuda or (found.group(1) if found else "")
     if not of_cuda:
-        raise RuntimeError(f"weir.torch: {headers} does not say for which CUDA it is; --cuda does, for example --cuda 13.0")
+        raise RuntimeError(f"weir.torch: {headers} does not name its CUDA version; pass it, for example --cuda 13.0")
     core = package / "lib" / "libc10.so" if package else None
     return Torch(version, of_cuda, core is None or not core.exists() or b"__cxx11" in core.read_bytes())
 
@@ -218,7 +218,7 @@ def cuda_headers(packages: Path, home: Optional[str] = None, last: Optional[str]
     for place in places:
         if (place / "cuda_runtime_api.h").exists():
             return place
-    raise RuntimeError("weir.torch: cuda_runtime_api.h is not found; CUDA_HOME names the CUDA toolkit")
+    raise RuntimeError("weir.torch: cuda_runtime_api.h was not found; set CUDA_HOME to the CUDA toolkit")
 
 
 def _check_cuda(headers: Path, torch: Torch) -> None:
@@ -226,8 +226,8 @@ def _check_cuda(headers: Path, torch: Torch) -> None:
     found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", (headers / "cuda_runtime_api.h").read_text())
     major = torch.cuda.split(".")[0]
     if found and str(int(found.group(1)) // 1000) != major:
-        raise RuntimeError(f"weir.torch: {headers} is of CUDA {int(found.group(1)) // 1000}, and torch {torch.version} was "
-                           f"built with CUDA {torch.cuda}; CUDA_HOME names a toolkit of CUDA {major}")
+        raise RuntimeError(f"weir.torch: {headers} belongs to CUDA {int(found.group(1)) // 1000}, and torch {torch.version} was "
+                           f"built with CUDA {torch.cuda}; set CUDA_HOME to a toolkit of CUDA {major}")
 
 
 # What an extension is linked with. Where the libraries of torch are not there, empty ones of these names stand in: the
@@ -275,7 +275,7 @@ def build(chosen: Installation, output: Path, jobs: int = 0) -> Path:
     compiler said. An extension that is there already is compiled again."""
     compiler = os.environ.get("CXX", "c++").split()
     if not shutil.which(compiler[0]):
-        raise RuntimeError(f"weir.torch: there is no C++ compiler {compiler[0]}; CXX names another one")
+        raise RuntimeError(f"weir.torch: the C++ compiler {compiler[0]} was not found; set CXX to another one")
     cuda = cuda_headers(chosen.headers.parents[1], last="/usr/local/cuda")
     _check_cuda(cuda, chosen.torch)
     output.mkdir(parents=True, exist_ok=True)

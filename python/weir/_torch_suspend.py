@@ -35,7 +35,7 @@ Options = Tuple[int, int, int, int, int]
 
 def options(contents: str, to: str, requests: str, chunk: Optional[int], streams: str = "all") -> Options:
     if chunk is not None and chunk < 512:
-        raise ValueError("weir: a chunk has at least 512 bytes")
+        raise ValueError("weir: chunk must be at least 512 bytes")
     return (_suspend.number_of(contents, CONTENTS, "contents"), _suspend.number_of(to, KINDS, "to"),
             _suspend.number_of(requests, REQUESTS, "requests"), chunk or 0,
             _suspend.number_of(streams, STREAMS, "streams"))
@@ -55,7 +55,7 @@ def suspend(extension: Any, device: int, what: Target, chosen: Options,
             progress: Optional[Progress], wait: bool) -> SuspendOutcome:
     if not wait:
         if progress is not None:
-            raise ValueError("weir: progress is told only where suspend() waits")
+            raise ValueError("weir: progress needs a suspend() with wait=True")
         checked(extension.suspend_async(device, target(what), chosen))
         return SuspendOutcome()
     told = None if progress is None else _suspend.harmless(progress)
@@ -66,7 +66,7 @@ def resume(extension: Any, device: int, what: Target, progress: Optional[Progres
            ahead_of: Optional["torch.cuda.Stream"]) -> ResumeOutcome:
     if ahead_of is not None:
         if progress is not None:
-            raise ValueError("weir: progress is told only where resume() waits")
+            raise ValueError("weir: progress needs a resume() with wait=True")
         return ResumeOutcome(*checked(extension.resume_async(device, target(what), ahead_of.cuda_stream)))
     told = None if progress is None else _suspend.harmless(progress)
     return ResumeOutcome(*checked(extension.resume(device, target(what), told)))

@@ -32,7 +32,7 @@ def type_of(dtype: Any) -> Tuple[str, int]:
     letter, digits = short[:1], short[1:]
     if letter in _KINDS and digits.isdigit() and int(digits) in _KINDS[letter][1]:
         return letter, int(digits)
-    raise TypeError(f"weir: dtype must name a type such as 'float32', 'int64', 'u1' or 'complex64', not {dtype!r}")
+    raise TypeError(f"weir: dtype must name a type such as 'float32', 'int64', 'u1' or 'complex64', got {dtype!r}")
 
 
 # --- DLPack: a capsule with a structure that its consumer gives back -------------------------------------------------
@@ -95,7 +95,7 @@ class ArrayView:
         self._letter, self._size = type_of(dtype)
         if shape is None:
             if nbytes % self._size:
-                raise ValueError(f"weir: {nbytes} bytes are no whole number of elements of {self._size} bytes")
+                raise ValueError(f"weir: size must be a multiple of the element size, {self._size} bytes, got {nbytes}")
             shape = nbytes // self._size
         self.shape: Tuple[int, ...] = (shape,) if isinstance(shape, int) else tuple(shape)
         count = 1
@@ -154,10 +154,10 @@ class ArrayView:
     def host(self) -> memoryview:
         """The elements for the host, by Python's buffer protocol; only of memory that the host can touch."""
         if self._device[0] == CUDA:
-            raise TypeError("weir: the host cannot touch device memory; copy it first")
+            raise TypeError("weir: the host cannot access device memory; copy it first")
         bytes_ = memoryview((ctypes.c_ubyte * self.nbytes).from_address(self._ptr) if self.nbytes else b"").cast("B")
         letter = _KINDS[self._letter][1][self._size]
         if not letter:
-            raise TypeError("weir: Python's buffers have no complex elements; view the parts as floats")
+            raise TypeError("weir: Python's buffers do not support complex elements; view the parts as floats")
         assert struct.calcsize(letter) == self._size
         return bytes_.cast(letter, list(self.shape)) if self.nbytes else bytes_.cast(letter)

@@ -101,9 +101,8 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
     def get_ipc_handle(self, memory: Any) -> Any:
         """Only of memory that the driver allocated in one piece: policy "classic"."""
         if _policy() != "classic":
-            raise RuntimeError("weir: the driver has no IPC handles for memory that is mapped, which is "
-                               "how every policy but \"classic\" works: "
-                               "weir.numba.enable(policy=\"classic\"), or WEIR_HEAP_POLICY=classic")
+            raise RuntimeError("weir: the driver's IPC handles need the policy \"classic\": call "
+                               "weir.numba.enable(policy=\"classic\") or set WEIR_HEAP_POLICY=classic")
         return super().get_ipc_handle(memory)
 
     def reset(self) -> None:

@@ -24,7 +24,7 @@ def installed() -> Path:
     """The package torch that this Python imports."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
-        raise RuntimeError("weir.torch: this Python has no torch; name the folder of one")
+        raise RuntimeError("weir.torch: torch is not installed for this Python; pass the folder of one")
     return Path(found.origin).parent
 
 
@@ -48,7 +48,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     try:
         folders = [each for folder in chosen.folders for each in (below(folder) if chosen.all else [folder])]
         if not folders and chosen.folders:
-            raise RuntimeError(f"weir.torch: no torch below {', '.join(map(str, chosen.folders))}")
+            raise RuntimeError(f"weir.torch: found no torch below {', '.join(map(str, chosen.folders))}")
         folders = folders or [installed()]
     except RuntimeError as problem:
         print(problem, file=sys.stderr)

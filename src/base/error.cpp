@@ -33,7 +33,7 @@ std::string_view meaning(errc code) noexcept {
 #include "weir/base/errc.def"
 #undef WEIR_ERRC
   }
-  return "a failure that this version of weir does not know";
+  return "an error code that this version of weir does not define";
 }
 
 std::string to_string(errc code) { return std::string{name(code)}; }

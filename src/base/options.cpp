@@ -255,15 +255,16 @@ result<void> assign(T& target, std::string_view name, std::string_view value, co
     target = std::move(*read);
     return {};
   }
-  std::string detail = std::string{name} + ": " + in_quotes(value);
+  std::string detail = std::string{name} + ": expected ";
   const std::string range = describe<T>(values);
   if (choice<T>) {
-    detail += " is none of " + range;
+    detail += "one of " + range;
   } else {
-    detail.append(" is no ").append(text_of<T>::kind);
+    detail.append("a ").append(text_of<T>::kind);
     if (!range.empty()) detail += " from " + range;
   }
   if (!unit.empty()) detail.append(" (").append(unit).append(")");
+  detail += ", got " + in_quotes(value);
   return bad_option(std::move(detail));
 }
 
@@ -280,7 +281,8 @@ error unknown_option(std::string_view name) {
       option_names.begin(), option_names.end(), [&](std::string_view a, std::string_view b) {
         return detail::edit_distance(shown, a) < detail::edit_distance(shown, b);
       });
-  return bad_option(in_quotes(shown) + " is no option; the nearest is " + in_quotes(nearest));
+  return bad_option("unknown option " + in_quotes(shown) + "; did you mean " + in_quotes(nearest) +
+                    "?");
 }
 
 // The list's entry at the front of `rest`, unescaped, which it leaves behind.
@@ -319,8 +321,7 @@ result<void> set_all(options& target, std::string_view list) try {
   while (!list.empty()) {
     const std::string entry = take_entry(list);
     const std::size_t equals = entry.find('=');
-    if (equals == entry.npos)
-      return bad_option(in_quotes(entry) + " is not of the form name=value");
+    if (equals == entry.npos) return bad_option("expected name=value, got " + in_quotes(entry));
     WEIR_TRY(set(changed, std::string_view{entry}.substr(0, equals),
                  std::string_view{entry}.substr(equals + 1)));
   }

@@ -70,7 +70,8 @@ result<void> copy_peer(void* to, device to_device, const void* from, device from
                        const stream_ref& stream) try {
   if (&to_device.driver() != &from_device.driver() ||
       &to_device.driver() != &stream.device().driver()) {
-    return error{{.code = errc::invalid_argument, .detail = "devices of different runtimes"}};
+    return error{{.code = errc::invalid_argument,
+                  .detail = "source and destination belong to different runtimes"}};
   }
   if (size == bytes{}) return {};
   WEIR_TRY(check_sides(to, from, size));

@@ -40,7 +40,8 @@ result<void> check_apart(std::vector<interval> targets, std::vector<interval> so
   std::sort(targets.begin(), targets.end(), by_address);
   const auto overlap = [](const interval& a, const interval& b) { return a.overlaps(b); };
   if (std::adjacent_find(targets.begin(), targets.end(), overlap) != targets.end()) {
-    return error{{.code = errc::invalid_argument, .detail = "two destinations overlap"}};
+    return error{
+        {.code = errc::invalid_argument, .detail = "two destinations of the batch overlap"}};
   }
   // Targets are apart, so their ends are in order, too: the first that ends behind a source's
   // beginning is the only one that can meet it first.

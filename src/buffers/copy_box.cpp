@@ -23,9 +23,10 @@ error bad_box(const char* reason) { return {{.code = errc::invalid_argument, .de
 /// From the first byte of the first row to the last byte of the last, gaps included.
 result<interval> extent_of(const const_pitched_memory& side, const box& size) {
   if (size.rows * size.planes > 1 && side.pitch < size.width) {
-    return bad_box("a pitch below the width");
+    return bad_box("pitch must be at least the width");
   }
-  if (size.planes > 1 && side.rows < size.rows) return bad_box("a plane with too few rows");
+  if (size.planes > 1 && side.rows < size.rows)
+    return bad_box("rows per plane must be at least the height");
   const auto plane = checked_multiply(side.pitch, size.planes > 1 ? side.rows : 0);
   const auto planes = plane ? checked_multiply(*plane, size.planes - 1) : std::nullopt;
   const auto rows = checked_multiply(side.pitch, size.rows - 1);

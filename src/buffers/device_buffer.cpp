@@ -22,7 +22,9 @@ result<device_buffer> device_buffer::create(any_resource memory, bytes size,
                                             const stream_ref& stream, contents initial,
                                             bytes alignment) {
   return pools::guarded([&]() -> result<device_buffer> {
-    if (!memory) return error{{.code = errc::invalid_argument, .detail = "an empty resource"}};
+    if (!memory)
+      return error{{.code = errc::invalid_argument,
+                    .detail = "the resource is empty; pass one that holds an allocator"}};
     WEIR_TRY_VALUE(data, memory.try_allocate(size, stream, alignment));
     device_buffer buffer;
     buffer.memory_ = std::move(memory);
@@ -144,7 +146,8 @@ result<void> device_buffer::hand_over(const stream_ref& next) {
   return pools::guarded([&]() -> result<void> {
     if (next.device() != memory_.device()) {
       return error{{.code = errc::bad_stream,
-                    .detail = "the stream is of another device than the buffer's memory"}};
+                    .detail = "the stream belongs to another device than the buffer; pass a stream "
+                              "of the buffer's device"}};
     }
     if (detail::is_of_another_thread(thread_)) {
       const context_scope bound{stream_->device()};

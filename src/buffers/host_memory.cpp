@@ -50,7 +50,7 @@ namespace detail {
 result<mapped_block> mapped_block::create(weir::device home, bytes size, bytes alignment,
                                           mapped_options settings) try {
   if (size == bytes{})
-    return error{{.code = errc::invalid_argument, .detail = "a buffer of nothing"}};
+    return error{{.code = errc::invalid_argument, .detail = "size must be greater than zero"}};
   constexpr bytes page{4096};  // what the driver aligns host memory to
   const auto whole = alignment > page ? checked_add(size, alignment) : std::optional{size};
   if (!whole) return error{{.code = errc::size_overflow, .requested = size}};
@@ -142,7 +142,9 @@ result<registered_memory> registered_memory::pin(weir::device home, void* first,
                                                  unsigned flags) try {
   if (first == nullptr || size == 0) return errc::invalid_argument;
   if (!home.capabilities().host_register) {
-    return error{{.code = errc::not_supported, .detail = "the device cannot register host memory"}};
+    return error{
+        {.code = errc::not_supported,
+         .detail = "the device does not support registering host memory; use a pinned_buffer"}};
   }
   const context_scope bound{home};
   if (!bound) return bound.error();

@@ -26,7 +26,8 @@ struct interval {
 /// invalid_argument: null; size_overflow: past the end of the addresses.
 [[nodiscard]] inline result<interval> interval_of(const void* pointer, bytes size) {
   if (pointer == nullptr) {
-    return error{{.code = errc::invalid_argument, .requested = size, .detail = "a null address"}};
+    return error{
+        {.code = errc::invalid_argument, .requested = size, .detail = "the address is null"}};
   }
   const auto end = checked_add(address_of(pointer), size.count());
   if (!end) return error{{.code = errc::size_overflow, .requested = size}};

@@ -25,7 +25,8 @@ namespace {
 constexpr bytes managed_alignment{256};
 
 error view_lives() {
-  return {{.code = errc::not_ready, .detail = "the host has a view of managed memory"}};
+  return {{.code = errc::not_ready,
+           .detail = "the host holds a view of this managed memory; end the view first"}};
 }
 
 bool is_concurrent(weir::device home) { return home.capabilities().concurrent_managed_access; }
@@ -89,10 +90,14 @@ result<void> managed_state::check_use(const stream_ref& stream) const {
   if (is_concurrent(stream.device())) return {};
   if (any_exclusive_view(*home_, stream)) return view_lives();
   if (mode_ == attachment::host) {
-    return error{{.code = errc::not_permitted, .detail = "the memory is attached to the host"}};
+    return error{
+        {.code = errc::not_permitted,
+         .detail = "the memory is attached to the host; call attach() for the stream first"}};
   }
   if (mode_ == attachment::single && attached_to_ != stream) {
-    return error{{.code = errc::bad_stream, .detail = "the memory is attached to another stream"}};
+    return error{
+        {.code = errc::bad_stream,
+         .detail = "the memory is attached to another stream; use that stream or call attach()"}};
   }
   return {};
 }
@@ -109,8 +114,9 @@ result<void> managed_state::use_on(const stream_ref& stream) {
 
 result<void> managed_state::attach(attachment mode, const stream_ref& stream) {
   if (mode == attachment::single && (stream.is_legacy() || stream.is_per_thread())) {
-    return error{{.code = errc::invalid_argument,
-                  .detail = "memory cannot be attached to a default stream"}};
+    return error{
+        {.code = errc::invalid_argument,
+         .detail = "memory cannot be attached to a default stream; pass a created stream"}};
   }
   if (forked()) return detail::fork_error();
   WEIR_TRY(check_runtime(stream));
@@ -178,7 +184,8 @@ result<void> managed_state::begin_view(patience waiting, const event* behind) {
   if (waiting == patience::do_not_wait) {
     if (needs_idle_devices()) {
       return error{{.code = errc::not_supported,
-                    .detail = "without concurrent managed access only waiting can tell"}};
+                    .detail = "this device has no concurrent managed access, so try_view() cannot "
+                              "poll; call view(), which waits"}};
     }
     if (is_of_one_stream()) uses_.add(*attached_to_);
     WEIR_TRY_VALUE(done, uses_.poll());

@@ -11,13 +11,15 @@ namespace weir { inline namespace v0 { namespace buffers {
 namespace {
 
 error outside_of_the_capture() {
-  return {{.code = errc::capture_forbidden,
-           .detail = "a captured stream cannot wait for work outside of its capture"}};
+  return {
+      {.code = errc::capture_forbidden,
+       .detail =
+           "a captured stream cannot wait for work outside its capture; end the capture first"}};
 }
 
 error joined_by_the_legacy_stream() {
   return {{.code = errc::capture_forbidden,
-           .detail = "the legacy stream cannot wait for work of a capture"}};
+           .detail = "the legacy stream cannot wait for captured work; end the capture first"}};
 }
 
 }  // namespace

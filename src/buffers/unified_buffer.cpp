@@ -55,7 +55,8 @@ driver::CUdevice old_number(managed_place place) noexcept {
 /// Whether the place exists and takes part in concurrent access.
 result<void> check_place(const managed_state& memory, managed_place place, bool old_form) {
   if (place.is_host_node() && old_form) {
-    return error{{.code = errc::not_supported, .detail = "a driver before CUDA 12.2 has no nodes"}};
+    return error{
+        {.code = errc::not_supported, .detail = "host nodes need a driver of CUDA 12.2 or later"}};
   }
   if (!place.is_device()) return {};
   auto& state = detail::device_state::of(memory.device());
@@ -216,7 +217,8 @@ result<managed_block> managed_block::create_on(const stream_ref& stream, bytes s
   }
   const weir::device home = stream.device();
   if (!home.capabilities().managed_memory) {
-    return error{{.code = errc::not_supported, .detail = "the device has no managed memory"}};
+    return error{
+        {.code = errc::not_supported, .detail = "the device does not support managed memory"}};
   }
   WEIR_TRY(check_outside_captures(stream));
   // Memory that the host writes first is attached to the host until then: so it may write while the

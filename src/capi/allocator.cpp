@@ -138,7 +138,8 @@ weir_error weir_allocator_close(weir_allocator* allocator) {
     if (allocator == nullptr) return {};
     WEIR_TRY_VALUE(object, find(allocator));
     if (object->permanent)
-      return error{{.code = errc::not_permitted, .detail = "this allocator is the process's own"}};
+      return error{{.code = errc::not_permitted,
+                    .detail = "the process's default allocator cannot be closed"}};
     WEIR_TRY(take(allocator));
     return object->memory.close();
   });

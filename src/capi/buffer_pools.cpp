@@ -112,8 +112,9 @@ weir_error weir_buffer_pool_free(weir_buffer_pool* pool, weir_buffer* buffer, we
     WEIR_TRY_VALUE(object, find(pool));
     WEIR_TRY_VALUE(target, find(stream));
     WEIR_TRY_VALUE(argument,
-                   find_buffer<pooled_memory>(buffer, {{.code = errc::foreign_pointer,
-                                                        .detail = "the buffer is of no pool"}}));
+                   find_buffer<pooled_memory>(
+                       buffer, {{.code = errc::foreign_pointer,
+                                 .detail = "the buffer was not taken from a buffer pool"}}));
     WEIR_TRY(object->pool.free(std::move(*argument.memory), target->ref));
     argument.object->is_closed = true;
     // A weir_buffer_close that waits for the lock has taken the handle, and will be told `closed`.

@@ -18,8 +18,9 @@ namespace weir { inline namespace v0 { namespace capi { namespace {
 
 result<buffer_argument<device_buffer>> find_device_buffer(weir_buffer* handle) {
   return find_buffer<device_buffer>(
-      handle, {{.code = errc::not_supported,
-                .detail = "only buffers of an allocator, and plain ones, can do this"}});
+      handle,
+      {{.code = errc::not_supported,
+        .detail = "only buffers created from an allocator, and plain ones, support this call"}});
 }
 
 }  // namespace
@@ -83,7 +84,8 @@ weir_error weir_buffer_create_pinned(weir_runtime* runtime, int32_t device, uint
                                      weir_buffer** buffer) {
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(buffer);
-    if (size == 0) return error{{.code = errc::invalid_argument, .detail = "the size is zero"}};
+    if (size == 0)
+      return error{{.code = errc::invalid_argument, .detail = "size must be greater than zero"}};
     WEIR_TRY_VALUE(home, find_device(runtime, device));
     WEIR_TRY_VALUE(memory, buffer_object::pinned::create(home.device, bytes{size}, bytes{64}, {}));
     return hand_out_buffer(home.machine, nullptr, std::move(memory), buffer);

@@ -28,7 +28,7 @@ struct buffer_object {
     WEIR_TRY_VALUE(first, machine->device(device_id{0}));
     if (weir::detail::device_state::of(first).forked()) return weir::detail::fork_error();
     std::unique_lock lock{mutex};
-    if (is_closed) return error{{.code = errc::closed, .detail = "the buffer was closed"}};
+    if (is_closed) return error{{.code = errc::closed, .detail = "the buffer is closed"}};
     return lock;
   }
 

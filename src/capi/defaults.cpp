@@ -59,8 +59,8 @@ result<std::unique_lock<std::mutex>> lock_defaults() {
     return error{{.code = errc::system, .native = fork_watch, .detail = "pthread_atfork"}};
   if (is_lost_to_fork.load(std::memory_order_relaxed))
     return error{{.code = errc::driver_gone,
-                  .detail = "the process was forked while another thread opened its runtime or "
-                            "an allocator of it"}};
+                  .detail = "the process was forked while another thread was opening the default "
+                            "runtime or allocator; open them before fork()"}};
   return std::unique_lock{default_mutex};
 }
 
@@ -197,7 +197,8 @@ weir_error weir_default_set_options(const char* list) {
     const opened_runtime* const opened = default_machine.load(std::memory_order_relaxed);
     if (opened != nullptr && !same_machine(opened->settings, settings)) {
       return error{{.code = errc::not_permitted,
-                    .detail = "the process's runtime is open already, with other options"}};
+                    .detail = "the process's default runtime is already open with other options; "
+                              "set options before the first use"}};
     }
     const std::unique_ptr<const std::string> replaced{
         std::exchange(default_list, new std::string{list == nullptr ? "" : list})};

@@ -52,7 +52,7 @@ void forward_report(const error& failed, void* registered) noexcept {
   try {
     receiver.handler(receiver.context, code, failed.message().c_str());
   } catch (const std::bad_alloc&) {
-    receiver.handler(receiver.context, code, "no host memory for the message");
+    receiver.handler(receiver.context, code, "out of host memory for the message");
   }
 }
 
@@ -67,7 +67,7 @@ weir_error remember(const error& failed) noexcept {
       locals->message[length] = '\0';
     }
   } catch (const std::bad_alloc&) {
-    write_message(name(failed.code()), "no host memory for the message");
+    write_message(name(failed.code()), "out of host memory for the message");
   }
   last_native = failed.native();
   return static_cast<weir_error>(failed.code());
@@ -95,7 +95,7 @@ const char* weir_error_name(weir_error code) {
 }
 
 const char* weir_error_meaning(weir_error code) {
-  return code == weir_ok ? "nothing went wrong" : weir::meaning(static_cast<errc>(code)).data();
+  return code == weir_ok ? "no error" : weir::meaning(static_cast<errc>(code)).data();
 }
 
 const char* weir_last_error_message(void) {

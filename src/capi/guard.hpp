@@ -27,9 +27,9 @@ weir_error guarded(Body&& body) noexcept {
   } catch (const out_of_memory& thrown) {
     return remember(thrown.reason());
   } catch (const std::bad_alloc&) {
-    return remember(errc::no_host_memory, "the host has no memory");
+    return remember(errc::no_host_memory, "the host is out of memory");
   } catch (...) {
-    return remember(errc::internal, "an exception without a name");
+    return remember(errc::internal, "an unknown exception");
   }
 }
 

@@ -67,7 +67,7 @@ result<std::uint32_t> idle_slot() {
     return index;
   }
   if (slot_count == chunk_slots * most_chunks)
-    return error{{.code = errc::limit_exceeded, .detail = "there are too many open handles"}};
+    return error{{.code = errc::limit_exceeded, .detail = "too many open handles; close some"}};
   std::atomic<slot*>& chunk = chunks[slot_count / chunk_slots];
   if (chunk.load(std::memory_order_relaxed) == nullptr)
     chunk.store(new slot[chunk_slots], std::memory_order_release);
@@ -84,8 +84,8 @@ result<slot*> open_slot(handle_kind kind, std::uint64_t number) {
           : nullptr;
   if (entry != nullptr && entry->number.load(std::memory_order_relaxed) == number) return entry;
   if (entry != nullptr && (number >> 32) != 0 && (number >> 32) <= entry->generation)
-    return error{{.code = errc::closed, .detail = "the " + noun + " was closed"}};
-  return error{{.code = errc::invalid_argument, .detail = "this is no " + noun}};
+    return error{{.code = errc::closed, .detail = "the " + noun + " is closed"}};
+  return error{{.code = errc::invalid_argument, .detail = "expected a handle of kind " + noun}};
 }
 
 /// Waits until every read section that may have seen the slot as it was is over. They are short,

@@ -44,7 +44,7 @@ weir_memory_stats to_c(const memory_stats& from) noexcept {
 
 result<tag> find_tag(std::uint32_t number) {
   if (number > tag::most)
-    return error{{.code = errc::not_found, .detail = "no tag has this number"}};
+    return error{{.code = errc::not_found, .detail = "tag: no tag has this number"}};
   return tag::numbered(static_cast<std::uint16_t>(number));
 }
 

@@ -21,18 +21,18 @@ static_assert(static_cast<int>(attachment::global) == weir_attach_global &&
 
 result<managed_argument> find_managed_buffer(weir_buffer* handle) {
   return find_buffer<buffer_object::managed>(
-      handle, {{.code = errc::not_supported, .detail = "only managed buffers can do this"}});
+      handle, {{.code = errc::not_supported, .detail = "only managed buffers support this call"}});
 }
 
 result<attachment> attachment_from(std::int32_t number) {
   if (number < weir_attach_global || number > weir_attach_single)
-    return error{{.code = errc::invalid_argument, .detail = "there is no such attachment"}};
+    return error{{.code = errc::invalid_argument, .detail = "attachment: unknown value"}};
   return static_cast<attachment>(number);
 }
 
 result<managed_place> place_from(std::int32_t number, const runtime& machine) {
   if (number == WEIR_PLACE_NONE)
-    return error{{.code = errc::invalid_argument, .detail = "no place is named"}};
+    return error{{.code = errc::invalid_argument, .detail = "location is missing"}};
   if (number == WEIR_PLACE_HOST) return managed_place::host();
   if (number < WEIR_PLACE_HOST) return managed_place::host_node(-2 - number);
   WEIR_TRY_VALUE(device, machine.device(device_id{number}));
@@ -50,7 +50,7 @@ result<buffer_object::managed::part> range_of(const managed_argument& argument,
                                               std::uint64_t offset, std::uint64_t size) {
   const std::uint64_t end = argument.memory->size().count();
   if (offset >= end || size > end - offset)
-    return error{{.code = errc::invalid_argument, .detail = "the range lies outside the buffer"}};
+    return error{{.code = errc::invalid_argument, .detail = "the range exceeds the buffer"}};
   return buffer_object::managed::part{.offset = bytes{offset},
                                       .size = bytes{size == 0 ? end - offset : size}};
 }
@@ -60,12 +60,13 @@ result<void> create_managed(weir_runtime* runtime, std::int32_t device, const vo
                             std::uint64_t size, contents initial, std::int32_t attachment,
                             weir_stream* stream, weir_buffer** into) {
   if (into == nullptr) return missing("buffer");
-  if (size == 0) return error{{.code = errc::invalid_argument, .detail = "the size is zero"}};
+  if (size == 0)
+    return error{{.code = errc::invalid_argument, .detail = "size must be greater than zero"}};
   WEIR_TRY_VALUE(mode, attachment_from(attachment));
   WEIR_TRY_VALUE(home, find_device(runtime, device));
   WEIR_TRY_VALUE(target, find_stream(stream, home.device));
   if (target.ref.device() != home.device)
-    return error{{.code = errc::bad_stream, .detail = "the stream is of another device"}};
+    return error{{.code = errc::bad_stream, .detail = "the stream belongs to another device"}};
   WEIR_TRY_VALUE(memory, buffer_object::managed::create(bytes{size}, default_alignment, initial,
                                                         data, target.ref, mode));
   return hand_out_buffer(home.machine, nullptr, std::move(memory), into);
@@ -141,7 +142,8 @@ weir_error weir_buffer_end_host(weir_buffer* buffer) {
     WEIR_TRY_VALUE(argument, find_managed_buffer(buffer));
     auto& views = argument.object->views;
     if (views.empty())
-      return error{{.code = errc::invalid_argument, .detail = "the host does not have the buffer"}};
+      return error{
+          {.code = errc::invalid_argument, .detail = "no host view of this buffer is open"}};
     views.pop_back();
     return {};
   });

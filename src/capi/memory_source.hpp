@@ -42,7 +42,7 @@ class c_source final : public memory_source {
   [[nodiscard]] static error refused(weir_error code, bytes size) {
     return error{{.code = static_cast<errc>(code),
                   .requested = size,
-                  .detail = "the memory source of the program"}};
+                  .detail = "the program's memory source refused the request"}};
   }
 
   weir_memory_source source_;

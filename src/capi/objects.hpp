@@ -112,7 +112,7 @@ WEIR_HANDLE_KIND(imported)
 
 [[nodiscard]] inline result<void> check_flags(std::uint32_t flags, std::uint32_t known) {
   if ((flags & ~known) == 0) return {};
-  return error{{.code = errc::invalid_argument, .detail = "a flag is unknown"}};
+  return error{{.code = errc::invalid_argument, .detail = "flags contains an unknown bit"}};
 }
 
 /// A device of a runtime, which is kept alive.

@@ -39,7 +39,7 @@ weir_error weir_option_get_info(uint32_t index, weir_option_info* info) {
   return guarded([&]() -> result<void> {
     const auto& all = table_of_options();
     if (index >= all.size())
-      return error{{.code = errc::not_found, .detail = "there is no option of this number"}};
+      return error{{.code = errc::not_found, .detail = "index exceeds the number of options"}};
     const option_info& row = all[index];
     weir_option_info known{};
     known.name = row.name.c_str();

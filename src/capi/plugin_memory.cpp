@@ -125,7 +125,8 @@ weir_error weir_plugin_set_stream(int32_t device, void* stream) {
       return error{{.code = errc::no_host_memory, .detail = "for a thread's streams"}};
     auto* const set = named_stream(locals, device);
     if (set == nullptr)
-      return error{{.code = errc::limit_exceeded, .detail = "only 64 devices have such a stream"}};
+      return error{{.code = errc::limit_exceeded,
+                    .detail = "thread streams are supported on the first 64 devices only"}};
     if (stream == nullptr) {
       set->reset();
       return {};

@@ -58,7 +58,8 @@ bool any_default_allocator(std::int32_t first, const Action& action) {
 template <class Action>
 [[nodiscard]] result<void> ask_owner(std::int32_t first, const Action& action) {
   result<void> outcome =
-      error{{.code = errc::foreign_pointer, .detail = "of none of the process's allocators"}};
+      error{{.code = errc::foreign_pointer,
+             .detail = "the pointer belongs to none of the process's default allocators"}};
   any_default_allocator(first, [&](const default_allocator& each) {
     result<void> answer = action(each);
     const bool is_owner = answer || answer.code() != errc::foreign_pointer;

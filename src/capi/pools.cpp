@@ -157,7 +157,8 @@ weir_error weir_pool_leave(void) {
   return guarded([&]() -> result<void> {
     thread_locals* const locals = existing_thread_locals();
     if (locals == nullptr || locals->entered.empty())
-      return error{{.code = errc::invalid_argument, .detail = "the thread is in no pool"}};
+      return error{
+          {.code = errc::invalid_argument, .detail = "this thread has not entered a pool"}};
     locals->entered.pop_back();
     return {};
   });
@@ -206,7 +207,7 @@ weir_error weir_capture_get_pool(weir_capture* capture, weir_pool** pool) {
     WEIR_NEEDS(pool);
     const std::lock_guard lock{object->mutex};
     memory_pool own_pool = object->memory.pool();
-    if (!own_pool) return error{{.code = errc::closed, .detail = "the allocator was closed"}};
+    if (!own_pool) return error{{.code = errc::closed, .detail = "the allocator is closed"}};
     return hand_out_pool(object->owner, object->owner_handle, std::move(own_pool), pool);
   });
 }

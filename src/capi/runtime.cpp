@@ -78,7 +78,8 @@ weir_error weir_runtime_close(weir_runtime* handle) {
     if (handle == nullptr) return {};
     WEIR_TRY_VALUE(object, find(handle));
     if (object->permanent)
-      return error{{.code = errc::not_permitted, .detail = "this runtime is the process's own"}};
+      return error{{.code = errc::not_permitted,
+                    .detail = "the process's default runtime cannot be closed"}};
     WEIR_TRY(take(handle));
     return {};
   });

@@ -28,7 +28,7 @@ struct offer_object {
   bool opened = false;
 
   [[nodiscard]] result<void> check_unopened() const {
-    if (opened) return error{{.code = errc::moved_from, .detail = "the offer was opened"}};
+    if (opened) return error{{.code = errc::moved_from, .detail = "the offer was already opened"}};
     return {};
   }
 };
@@ -247,7 +247,7 @@ weir_error weir_offer_get_note(weir_offer* offer, void* note, uint64_t capacity)
     const std::lock_guard lock{object->mutex};
     WEIR_TRY(object->check_unopened());
     if (!object->offer.is_note())
-      return error{{.code = errc::invalid_argument, .detail = "the offer is no note"}};
+      return error{{.code = errc::invalid_argument, .detail = "the offer is not a note"}};
     const auto text = object->offer.note();
     const std::size_t length = std::min<std::size_t>(text.size(), capacity);
     if (length != 0) std::memcpy(note, text.data(), length);

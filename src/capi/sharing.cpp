@@ -16,9 +16,10 @@ namespace weir { inline namespace v0 { namespace capi { namespace {
 /// The array that begins at `first`. bad_version, invalid_argument: an entry cannot be a piece.
 result<std::vector<weir_shared_piece>> read_pieces(const weir_shared_piece* first,
                                                    std::uint64_t count) {
-  if (count == 0) return error{{.code = errc::invalid_argument, .detail = "there are no pieces"}};
+  if (count == 0)
+    return error{{.code = errc::invalid_argument, .detail = "count must be greater than zero"}};
   if (count > most_share_pieces)
-    return error{{.code = errc::limit_exceeded, .detail = "there are too many pieces"}};
+    return error{{.code = errc::limit_exceeded, .detail = "too many pieces"}};
   WEIR_TRY(check_size(first, "pieces"));
   std::vector<weir_shared_piece> all;
   const auto* const at = reinterpret_cast<const std::byte*>(first);
@@ -28,7 +29,7 @@ result<std::vector<weir_shared_piece>> read_pieces(const weir_shared_piece* firs
     weir_shared_piece each;
     std::memcpy(&each, piece, sizeof(each));
     if (each.size == 0 || each.descriptor < 0)
-      return error{{.code = errc::invalid_argument, .detail = "a piece is empty"}};
+      return error{{.code = errc::invalid_argument, .detail = "a piece has size zero"}};
     all.push_back(each);
   }
   return all;
@@ -76,8 +77,8 @@ weir_error weir_allocator_export_block(weir_allocator* allocator, const void* po
     WEIR_TRY_VALUE(under, object->memory.handles_under(pointer));
     if (under.handles.size() > capacity) {
       *count = under.handles.size();
-      return error{
-          {.code = errc::invalid_argument, .detail = "the array is too short for all pieces"}};
+      return error{{.code = errc::invalid_argument,
+                    .detail = "the array is too short for all pieces; pass a larger capacity"}};
     }
     const context_scope bound{object->legacy.device()};
     if (!bound) return bound.error();
@@ -104,7 +105,7 @@ weir_error weir_import_pieces(weir_runtime* runtime, int32_t device,
     WEIR_TRY_VALUE(total, total_of(all));
     WEIR_TRY_VALUE(allowed, rights_from(rights));
     if (size == 0 || offset > total.count() || size > total.count() - offset)
-      return error{{.code = errc::invalid_argument, .detail = "the part lies outside the pieces"}};
+      return error{{.code = errc::invalid_argument, .detail = "the part exceeds the pieces"}};
     WEIR_TRY_VALUE(mapped, map_pieces(home.device, all, total, allowed));
     mapped.offset = bytes{offset};
     mapped.size = bytes{size};

@@ -33,7 +33,7 @@ struct imported_object {
   static_assert(static_cast<int>(access_rights::read) == weir_read &&
                 static_cast<int>(access_rights::read_write) == weir_read_write);
   if (number != weir_read && number != weir_read_write)
-    return error{{.code = errc::invalid_argument, .detail = "no such rights can be given"}};
+    return error{{.code = errc::invalid_argument, .detail = "access: unknown value"}};
   return static_cast<access_rights>(number);
 }
 

@@ -46,7 +46,8 @@ result<void> hand_out_snapshot(allocator_snapshot snapshot, weir_snapshot** into
 
 result<const pool_snapshot*> pool_at(const snapshot_object& object, std::uint64_t index) {
   if (index >= object.snapshot.pools.size())
-    return error{{.code = errc::not_found, .detail = "the snapshot has no such pool"}};
+    return error{
+        {.code = errc::not_found, .detail = "index exceeds the number of pools of the snapshot"}};
   return &object.snapshot.pools[index];
 }
 

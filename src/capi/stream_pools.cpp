@@ -42,7 +42,7 @@ result<void> hand_out_stream_pool(std::shared_ptr<runtime> machine, stream_pool 
 result<stream_pool_attribute> attribute_from(std::int32_t number) {
   if (number < weir_stream_pool_reuse_follow_event_dependencies ||
       number > weir_stream_pool_used_peak)
-    return error{{.code = errc::invalid_argument, .detail = "there is no such attribute"}};
+    return error{{.code = errc::invalid_argument, .detail = "attribute: unknown value"}};
   return static_cast<stream_pool_attribute>(number);
 }
 

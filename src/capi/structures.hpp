@@ -53,8 +53,8 @@ inline constexpr std::size_t most_struct_size = 65536;
 
 [[nodiscard]] inline error wrong_size(std::size_t size, std::size_t first) {
   return {{.code = errc::bad_version,
-           .detail = "struct_size is " + std::to_string(size) + ", the first version has " +
-                     std::to_string(first)}};
+           .detail = "struct_size must be from " + std::to_string(first) + " to " +
+                     std::to_string(most_struct_size) + ", got " + std::to_string(size)}};
 }
 
 /// Writes `known` over a structure of `size` bytes, which may be newer (longer) than ours: what
@@ -91,7 +91,8 @@ template <class Info>
   if (std::all_of(rest, rest + (size - known), [](std::byte b) { return b == std::byte{}; }))
     return {};
   return error{{.code = errc::bad_version,
-                .detail = "the structure says something that only a newer weir understands"}};
+                .detail = "the structure is larger than this version of weir knows, and its "
+                          "further members are not zero; use a newer weir"}};
 }
 
 /// Takes a structure from a caller; null is `initial`. bad_version: too short, or it has something

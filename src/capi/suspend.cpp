@@ -17,7 +17,9 @@ template <class Choice>
 result<Choice> choice_from(std::int32_t number, Choice last, const char* parameter) {
   if (number >= 0 && number <= static_cast<std::int32_t>(last)) return static_cast<Choice>(number);
   return error{{.code = errc::invalid_argument,
-                .detail = std::string{parameter} + " has no value " + std::to_string(number)}};
+                .detail = std::string{parameter} + " must be from 0 to " +
+                          std::to_string(static_cast<std::int32_t>(last)) + ", got " +
+                          std::to_string(number)}};
 }
 
 suspend_progress progress_from(weir_progress_callback function, void* context) {

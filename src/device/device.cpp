@@ -181,8 +181,8 @@ void report_failure(const result<void>& outcome) noexcept {
 
 error wrong_scope(weir::device entered, weir::device owner) {
   return error{{.code = errc::invalid_argument,
-                .detail = "the scope is of device " + std::to_string(entered.id().number()) +
-                          ", the object of device " + std::to_string(owner.id().number())}};
+                .detail = "the scope belongs to device " + std::to_string(entered.id().number()) +
+                          ", the object to device " + std::to_string(owner.id().number())}};
 }
 
 }  // namespace detail
@@ -260,7 +260,8 @@ std::string to_string(device owner) {
 namespace {
 result<void> same_machine(device a, device b) {
   if (device_state::of(a).owner == device_state::of(b).owner) return {};
-  return error{{.code = errc::invalid_argument, .detail = "the devices are of two runtimes"}};
+  return error{
+      {.code = errc::invalid_argument, .detail = "the devices belong to different runtimes"}};
 }
 }  // namespace
 

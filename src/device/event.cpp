@@ -30,7 +30,7 @@ unsigned driver_flags(const event_options& settings) noexcept {
 result<event> event::create(weir::device owner, event_options settings) {
   if (settings.timing && settings.interprocess) {
     return error{{.code = errc::invalid_argument,
-                  .detail = "an event for other processes cannot have timing"}};
+                  .detail = "an event cannot be both interprocess and timed"}};
   }
   const context_scope scope{owner};
   if (!scope) return scope.error();
@@ -107,7 +107,7 @@ result<void> event::record_all(const context_scope& scope) {
   if (record == nullptr) {
     return error{{.code = errc::not_supported,
                   .call = driver::info(call::ctx_record_event).symbol,
-                  .detail = "the driver has no such call"}};
+                  .detail = "the driver lacks this function"}};
   }
   return check(call::ctx_record_event,
                record(home_->context.load(std::memory_order_acquire), handle_));
@@ -140,7 +140,8 @@ result<std::chrono::duration<float, std::milli>> event::elapsed(const event& fro
   if (!from) return from.empty_reason();
   if (!to) return to.empty_reason();
   if (((from.flags_ | to.flags_) & driver::CU_EVENT_DISABLE_TIMING) != 0) {
-    return error{{.code = errc::invalid_argument, .detail = "an event without timing"}};
+    return error{
+        {.code = errc::invalid_argument, .detail = "the event was created without timing"}};
   }
   const context_scope scope{from.device()};
   if (!scope) return scope.error();
@@ -154,7 +155,7 @@ result<driver::CUipcEventHandle> event::export_handle() const {
   if (home_ == nullptr) return empty_reason();
   if ((flags_ & driver::CU_EVENT_INTERPROCESS) == 0) {
     return error{
-        {.code = errc::invalid_argument, .detail = "the event was not made for other processes"}};
+        {.code = errc::invalid_argument, .detail = "the event was not created as interprocess"}};
   }
   const context_scope scope{device()};
   if (!scope) return scope.error();

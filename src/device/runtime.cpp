@@ -80,8 +80,9 @@ result<std::shared_ptr<const runtime_number>> runtime_number::take() {
       return no_host_memory();
     }
   }
-  return error{{.code = errc::limit_exceeded,
-                .detail = "there are " + std::to_string(most) + " open runtimes already"}};
+  return error{
+      {.code = errc::limit_exceeded,
+       .detail = "a process can have " + std::to_string(most) + " open runtimes; close one"}};
 }
 
 runtime_number::~runtime_number() { taken_numbers[value_].store(false, std::memory_order_relaxed); }

@@ -96,7 +96,8 @@ result<stream_id> stream_ref::id(const context_scope& scope) const {
     if (known != 0) return stream_id{home.runtime_tag->with(known)};
     return error{{.code = errc::capture_forbidden,
                   .call = driver::info(call::stream_get_id).symbol,
-                  .detail = "a stream's id must be known before its capture begins"}};
+                  .detail = "the stream's id cannot be read during its capture; call id() before "
+                            "the capture begins"}};
   }
   WEIR_TRY(check(call::stream_is_capturing, native));
   unsigned long long number = 0;

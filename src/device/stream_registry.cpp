@@ -110,7 +110,8 @@ namespace {
 result<stream_ref> watchable(const stream_ref& stream) {
   if (stream.is_per_thread()) {
     return error{{.code = errc::bad_stream,
-                  .detail = "a thread's default stream is another stream on every thread"}};
+                  .detail = "the per-thread default stream is a different stream on each thread; "
+                            "pass a created stream"}};
   }
   return stream.identified();
 }

@@ -20,7 +20,8 @@ namespace {
 result<bytes> unit_of(device owner) {
   const bytes unit = owner.capabilities().granularity;
   if (unit == bytes{}) {
-    return error{{.code = errc::not_supported, .detail = "the device has no virtual memory"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "the device does not support virtual memory management"}};
   }
   return unit;
 }
@@ -30,16 +31,17 @@ result<void> check_size(device owner, bytes size) {
   if (size != bytes{} && size % unit == bytes{}) return {};
   return error{{.code = errc::invalid_argument,
                 .requested = size,
-                .detail = "not a multiple of the granularity, " + to_string(unit)}};
+                .detail = "size must be a multiple of the granularity, " + to_string(unit)}};
 }
 
 result<void> check_range(device owner, device_address address, bytes size) {
   WEIR_TRY(check_size(owner, size));
-  if (address == 0) return error{{.code = errc::invalid_argument, .detail = "a null address"}};
+  if (address == 0) return error{{.code = errc::invalid_argument, .detail = "the address is null"}};
   const bytes unit = owner.capabilities().granularity;
   if (address % unit.count() != 0) {
-    return error{{.code = errc::bad_alignment,
-                  .detail = "the address is no multiple of the granularity, " + to_string(unit)}};
+    return error{
+        {.code = errc::bad_alignment,
+         .detail = "the address must be a multiple of the granularity, " + to_string(unit)}};
   }
   if (!checked_add(std::uint64_t{address}, size.count())) {
     return error{{.code = errc::size_overflow, .requested = size}};
@@ -58,7 +60,7 @@ result<void> check_properties(const device_capabilities& capabilities,
                               const physical_properties& properties) {
   const auto lacks = [](const char* property) {
     return error{{.code = errc::not_supported,
-                  .detail = std::string{"the device's handles cannot have: "} + property}};
+                  .detail = std::string{"the device does not support handles with "} + property}};
   };
   if (properties.posix_descriptor && !capabilities.posix_descriptors)
     return lacks("posix_descriptor");
@@ -120,12 +122,14 @@ result<device_address> reserve(const context_scope& scope, bytes size, bytes ali
   if (!scope) return scope.error();
   WEIR_TRY(check_size(scope.device(), size));
   if (alignment != bytes{} && !is_power_of_two(alignment.count())) {
-    return error{{.code = errc::bad_alignment,
-                  .detail = std::to_string(alignment.count()) + " is no power of two"}};
+    return error{
+        {.code = errc::bad_alignment,
+         .detail = "alignment must be a power of two, got " + std::to_string(alignment.count())}};
   }
   const bytes unit = std::max(alignment, scope.device().capabilities().granularity);
   if (hint % unit.count() != 0) {
-    return error{{.code = errc::bad_alignment, .detail = "the hint is not aligned"}};
+    return error{{.code = errc::bad_alignment,
+                  .detail = "the address hint must be a multiple of the alignment"}};
   }
   device_address base = 0;
   WEIR_TRY(check(call::mem_address_reserve,

@@ -128,7 +128,7 @@ result<mapping> mapping::create(const address_range& range, bytes offset,
   if (!range.contains(address, memory.size())) {
     return error{{.code = errc::invalid_argument,
                   .requested = memory.size(),
-                  .detail = "the handle reaches over the end of the range"}};
+                  .detail = "the handle exceeds the end of the range"}};
   }
   const context_scope scope{memory.device()};
   WEIR_TRY(vmm::map(scope, address, memory.get()));

@@ -85,8 +85,9 @@ result<void> check_version(library& loaded) {
   }
   if (loaded.driver_version < oldest_driver) {
     return error{{.code = errc::driver_too_old,
-                  .detail = loaded.path + " is of CUDA " + version_text(loaded.driver_version) +
-                            ", weir needs " + version_text(oldest_driver)}};
+                  .detail = loaded.path + " supports CUDA " + version_text(loaded.driver_version) +
+                            "; weir needs a driver of CUDA " + version_text(oldest_driver) +
+                            " or later"}};
   }
   return {};
 }
@@ -94,7 +95,7 @@ result<void> check_version(library& loaded) {
 result<std::unique_ptr<library>> load_or_throw(const char* path) {
   // The dynamic loader takes an empty name for the program itself.
   if (path == nullptr || *path == '\0') {
-    return error{{.code = errc::invalid_argument, .detail = "the driver's path is empty"}};
+    return error{{.code = errc::invalid_argument, .detail = "driver_path must not be empty"}};
   }
   // Closed neither on success (see library) nor on failure: a driver that has been mapped may have
   // registered exit handlers that point into it.

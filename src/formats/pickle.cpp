@@ -75,7 +75,7 @@ class unpickler {
 
  private:
   static constexpr const char* cut = "the pickle is incomplete";
-  static constexpr const char* underflow = "the pickle takes what it did not put there";
+  static constexpr const char* underflow = "the pickle reads more values than it pushed";
 
   // --- Bytes ------------------------------------------------------------------------------------
 

@@ -111,8 +111,8 @@ class snapshot_reader {
   static error too_many() { return no_snapshot("its parts refer to each other too often"); }
   static error too_long() {
     return {{.code = errc::limit_exceeded,
-             .detail = "the texts of the snapshot's frames and remarks are longer than a reader "
-                       "takes, compared with the file"}};
+             .detail = "the texts of the snapshot's frames and remarks are too long for the size "
+                       "of the file"}};
   }
   /// Whether a copy of that length may be made.
   [[nodiscard]] bool may_copy(std::size_t length) noexcept {
@@ -120,8 +120,8 @@ class snapshot_reader {
     return texts_ != 0;
   }
   static error too_large() {
-    return {{.code = errc::limit_exceeded,
-             .detail = "the snapshot has more events than a reader takes"}};
+    return {
+        {.code = errc::limit_exceeded, .detail = "the snapshot has more events than weir reads"}};
   }
 
   [[nodiscard]] const pickle_value* member(const pickle_value& dict, std::string_view key) const {

@@ -133,8 +133,9 @@ result<account_number> accounts::number_of(pool_id pool, tag tag) {
   ledger& by_tag = tag_ledger(tag);
   if (cells_.size() < first_private_account) cells_.resize(first_private_account);
   if (unused_.empty() && cells_.size() > std::numeric_limits<account_number>::max()) {
-    return error{{.code = errc::limit_exceeded,
-                  .detail = "too many pairs of private pool and tag are in use"}};
+    return error{
+        {.code = errc::limit_exceeded,
+         .detail = "too many combinations of private pool and tag; reuse tags or close pools"}};
   }
   if (unused_.empty()) {
     const auto fresh = static_cast<account_number>(cells_.size());

@@ -15,7 +15,7 @@ result<request> make_request(bytes size, bytes alignment) {
   if (!is_power_of_two(alignment.count()) || alignment > bytes{std::uint64_t{2} << 20}) {
     return error{{.code = errc::bad_alignment,
                   .requested = size,
-                  .detail = "an alignment is a power of two of at most 2 MiB"}};
+                  .detail = "alignment must be a power of two of at most 2 MiB"}};
   }
   const std::uint64_t units = units_for(size);
   if (units > most_units) return error{{.code = errc::size_overflow, .requested = size}};
@@ -63,7 +63,8 @@ result<void*> central_heap::allocate_at(std::uint64_t address, bytes size, const
   WEIR_TRY(usable());
   if (address == 0 || size == bytes{}) return errc::invalid_argument;
   if (address % unit != 0) {
-    return error{{.code = errc::bad_alignment, .detail = "blocks begin at multiples of 512 bytes"}};
+    return error{
+        {.code = errc::bad_alignment, .detail = "the address must be a multiple of 512 bytes"}};
   }
   WEIR_TRY_VALUE(wanted, make_request(size, bytes{unit}));
   WEIR_TRY_VALUE(caller, heap::identify(*this, stream, local()));

@@ -318,7 +318,7 @@ result<void> caching_allocator::set_limit_fraction(double fraction) const {
   if (heap_ == nullptr) return errc::moved_from;
   if (!(fraction > 0 && fraction <= 1)) {
     return error{{.code = errc::invalid_argument,
-                  .detail = "a fraction of the device is above 0 and at most 1"}};
+                  .detail = "the fraction must be greater than 0 and at most 1"}};
   }
   const auto total = static_cast<double>(device().total_memory().count());
   return heap_->limits().set_limit(bytes{static_cast<std::uint64_t>(std::floor(total * fraction))});

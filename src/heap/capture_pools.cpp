@@ -19,8 +19,8 @@ result<std::shared_ptr<graph_claim>> capture_pools::begin(const stream_ref& stre
   WEIR_TRY(core_.usable());
   WEIR_TRY_VALUE(caller, host_.identify(stream));
   if (caller.id == stream_id{}) {
-    return error{
-        {.code = errc::capture_forbidden, .detail = "a capture is declared before it begins"}};
+    return error{{.code = errc::capture_forbidden,
+                  .detail = "begin_capture() must be called before the capture begins"}};
   }
   const detail::mutex_lock lock{core_.mutex_};
   WEIR_TRY(core_.usable());
@@ -28,7 +28,8 @@ result<std::shared_ptr<graph_claim>> capture_pools::begin(const stream_ref& stre
   const stream_slot slot = core_.order_.meet(caller.ref, caller.id);
   if (core_.captures_.is_declared(caller.id)) {
     return error{
-        {.code = errc::invalid_argument, .detail = "a capture of this stream is declared already"}};
+        {.code = errc::invalid_argument,
+         .detail = "begin_capture() was already called for this stream; call end_capture() first"}};
   }
   auto claim = std::make_shared<graph_claim>(std::weak_ptr<central_heap>{}, pool_id{}, caller.id);
   core_.captures_.prepare_declare();

@@ -62,16 +62,20 @@ result<std::shared_ptr<central_heap>> central_heap::create(weir::device device,
   if (options.policy != placement_policy::classic && !able.virtual_memory) {
     return error{
         {.code = errc::not_supported,
-         .detail = "the device has no virtual memory, which every policy but classic needs"}};
+         .detail =
+             "the device does not support virtual memory management; use heap_policy=classic"}};
   }
   if (options.exportable && (!able.posix_descriptors || is_classic(options.policy))) {
     return error{{.code = errc::not_supported,
-                  .detail = able.posix_descriptors ? "memory of classic policies is not exportable"
-                                                   : "the device cannot export memory"}};
+                  .detail = able.posix_descriptors
+                                ? "classic policies cannot create exportable memory; choose "
+                                  "another heap_policy or heap_exportable=off"
+                                : "the device cannot export memory; use heap_exportable=off"}};
   }
   if (options.debug != debug_checks::off && !able.virtual_memory) {
-    return error{{.code = errc::not_supported,
-                  .detail = "the device has no virtual memory, which heap_debug needs"}};
+    return error{
+        {.code = errc::not_supported,
+         .detail = "heap_debug needs a device with virtual memory management; use heap_debug=off"}};
   }
   if (options.rdma == rdma_use::on && !(able.virtual_memory && able.rdma_with_virtual_memory)) {
     return error{{.code = errc::not_supported,

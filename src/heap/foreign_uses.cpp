@@ -33,8 +33,8 @@ result<foreign_use> foreign_uses::describe(const stream_ref& stream, weir::devic
     return error{{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"}};
   if (stream.is_per_thread()) {
     return error{{.code = errc::bad_stream,
-                  .detail = "the default stream of a thread cannot be recorded for another device; "
-                            "record a stream that every thread can name"}};
+                  .detail = "the per-thread default stream cannot be recorded for another device; "
+                            "record a created stream"}};
   }
   auto identified = stream.identified();
   if (!identified) {

@@ -85,7 +85,7 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
   if (expected != any_size && expected != requested) {
     outcome = error{{.code = errc::invalid_argument,
                      .requested = expected,
-                     .detail = "the block was asked for with " + to_string(requested)}};
+                     .detail = "the block was allocated with " + to_string(requested)}};
   }
   // These may throw. The lock keeps out no thread that frees the block without it.
   const bool is_recorded = block.is_recorded();

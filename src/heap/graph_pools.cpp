@@ -66,7 +66,8 @@ result<void> capture_registry::tie_to(driver::CUgraph graph, pool_id pool,
   const auto& calls = bound.driver();
   if (calls.user_object_create == nullptr || calls.graph_retain_user_object == nullptr ||
       calls.user_object_release == nullptr) {
-    return error{{.code = errc::not_supported, .detail = "the driver ties nothing to graphs"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "graph user objects need a driver of CUDA 11.3 or later"}};
   }
   tied_.reserve(tied_.size() + 1);
   auto ended = std::make_shared<std::atomic<bool>>(false);

@@ -10,7 +10,8 @@ namespace weir { inline namespace v0 { namespace heap {
 result<identified_stream> identify(const heap_core& core, const stream_ref& stream,
                                    thread_cache* cache) {
   if (stream.device() != core.device_) {
-    return error{{.code = errc::bad_stream, .detail = "the stream is of another device"}};
+    return error{{.code = errc::bad_stream,
+                  .detail = "the stream belongs to another device than the allocator"}};
   }
   if (stream.known_id() != stream_id{}) return identified_stream{stream, stream.known_id()};
   if (stream.is_legacy()) return identified_stream{stream, core.legacy_stream_};

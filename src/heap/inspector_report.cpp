@@ -33,11 +33,12 @@ std::string advise(const memory_report& about, const observe::shortage& missing)
         ": synchronise it, or free on the stream that allocates next.");
   }
   if (about.stats.pending != bytes{}) {
-    say(to_string(about.stats.pending) + " wait for streams that were recorded" +
-        named(about.awaited) + ": synchronise them.");
+    say(to_string(about.stats.pending) + " wait for recorded streams" + named(about.awaited) +
+        ": synchronise them.");
   }
   if (about.other_pools != bytes{}) {
-    say(to_string(about.other_pools) + " are kept by private pools and graphs: let go of them.");
+    say(to_string(about.other_pools) +
+        " are cached by private pools and graphs: close those that are no longer needed.");
   }
   return text;
 }
@@ -168,11 +169,11 @@ memory_report inspector::explain(bytes size, const stream_ref& stream) {
 }  // namespace heap
 
 std::string memory_report::text() const {
-  std::string text = "no room for " + to_string(requested) + " on " +
+  std::string text = "not enough memory for " + to_string(requested) + " on " +
                      observe::place_of({.stream = stream.number(), .tag = tag.name()}) + "\n";
   heap::add_line(text, "live", stats.allocated.current,
                  " in " + std::to_string(stats.blocks.current) + " blocks, " +
-                     to_string(stats.requested.current) + " asked for");
+                     to_string(stats.requested.current) + " requested");
   for (const tag_stats& each : tags) {
     if (each.stats.allocated.current == bytes{}) continue;
     const std::string title =
@@ -195,8 +196,9 @@ std::string memory_report::text() const {
   if (stats.suspended != bytes{}) heap::add_line(text, "suspended", stats.suspended);
   heap::add_line(text, "reserved", stats.reserved.current,
                  limit == bytes::max() ? ", no limit" : ", limit " + to_string(limit));
-  heap::add_line(text, "device", device_total,
-                 ", free " + to_string(device_free) + ", taken by others " + to_string(elsewhere));
+  heap::add_line(
+      text, "device", device_total,
+      ", free " + to_string(device_free) + ", used outside this allocator " + to_string(elsewhere));
   text.append("  ").append(advice).append("\n");
   return text;
 }

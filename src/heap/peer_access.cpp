@@ -14,11 +14,12 @@ namespace weir { inline namespace v0 { namespace heap {
 result<void> peer_access::enable(weir::device peer) try {
   WEIR_TRY(core_.usable());
   if (peer == core_.device_)
-    return error{{.code = errc::invalid_argument, .detail = "a device is no peer of itself"}};
+    return error{{.code = errc::invalid_argument,
+                  .detail = "the peer must be another device than the allocator's"}};
   WEIR_TRY_VALUE(reaches, peer.can_access_peer(core_.device_));
   if (!reaches)
-    return error{
-        {.code = errc::not_supported, .detail = "the device cannot reach the allocator's"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "the device has no peer access to the allocator's device"}};
   // It may be recorded beside a capture, and cannot be asked then.
   static_cast<void>(stream_ref::legacy(peer).id());
   // Memory of the driver's own is reached by whole contexts.

@@ -21,7 +21,8 @@ result<std::shared_ptr<pool>> pool_registry::create(std::string_view name,
     return error{{.code = errc::not_supported, .detail = "the device cannot export memory"}};
   }
   if (options.exportable && options.in_segments()) {
-    return error{{.code = errc::not_supported, .detail = "segments cannot be given away in parts"}};
+    return error{
+        {.code = errc::not_supported, .detail = "a pool in segments cannot share single blocks"}};
   }
   const detail::mutex_lock lock{core_.mutex_};
   WEIR_TRY(core_.usable());
@@ -85,14 +86,15 @@ result<block_handles> pool_registry::handles_under(const void* pointer,
   if (owner && home.id != *owner) {
     const block& other = core_.blocks_[index];
     return error{{.code = errc::foreign_pointer,
-                  .detail = "of another pool: " +
+                  .detail = "the block belongs to another pool: " +
                             observe::words_of({.address = other.address,
                                                .size = bytes{other.size()},
                                                .tag = core_.accounts_.tag_of(other.account),
                                                .stream = core_.order_.id(other.stream)})}};
   }
   if (!home.exportable && (owner || !core_.exportable_)) {
-    return error{{.code = errc::not_supported, .detail = "the memory is not exportable"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "the memory was not created exportable; set heap_exportable=on"}};
   }
   if (home.where != residence::resident) return errc::suspended;
   home.handles_seen = true;

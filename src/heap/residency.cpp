@@ -24,7 +24,7 @@ result<void> residency::check_options(const suspend_options& options) {
   if (options.chunk >= bytes{unit}) return {};
   return error{{.code = errc::invalid_argument,
                 .requested = options.chunk,
-                .detail = "a chunk has at least 512 bytes"}};
+                .detail = "chunk must be at least 512 bytes"}};
 }
 
 // --- Which pools ---------------------------------------------------------------------------------
@@ -39,11 +39,13 @@ pool_state* residency::suspendable_pool(tag of) const noexcept {
 result<void> residency::declare_suspendable(tag of, const suspendable_options& options) try {
   WEIR_TRY(core_.usable());
   if (of == tag{}) {
-    return error{{.code = errc::invalid_argument, .detail = "memory without a tag is not apart"}};
+    return error{{.code = errc::invalid_argument,
+                  .detail = "untagged memory cannot be declared suspendable; pass a named tag"}};
   }
   WEIR_TRY(check_options(options.eviction));
   if (!core_.device_.capabilities().virtual_memory) {
-    return error{{.code = errc::not_supported, .detail = "the device has no virtual memory"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "the device does not support virtual memory management"}};
   }
   std::optional<suspendable_options> declared = options;  // the one before ends without the lock
   const detail::mutex_lock lock{core_.mutex_};
@@ -109,8 +111,9 @@ result<void> residency::may_suspend(const pool_state& pool) const {
           {.code = errc::not_supported, .detail = "memory under heap_debug cannot be suspended"}};
   }
   if (pool.handles_seen) {
-    return error{{.code = errc::not_supported,
-                  .detail = "others may hold handles of the memory, which would not go away"}};
+    return error{
+        {.code = errc::not_supported,
+         .detail = "exportable memory cannot be suspended: other processes may hold its handles"}};
   }
   return {};
 }
@@ -135,7 +138,7 @@ result<void> residency::await_residence(pool_state& pool, std::uint64_t needed) 
     const bool away = pool.where == residence::suspended;
     if ((away || pool.is_leaving()) && pool.requests == suspended_requests::fail) {
       return error{{.code = errc::suspended,
-                    .detail = pool.name.empty() ? std::string{"the allocator's own memory"}
+                    .detail = pool.name.empty() ? std::string{"the allocator's default pool"}
                                                 : "pool \"" + pool.name + "\""}};
     }
     const bool comes_back = pool.requests == suspended_requests::resume;
@@ -156,19 +159,18 @@ result<void> residency::await_residence(pool_state& pool, std::uint64_t needed) 
 
 result<void> residency::may_wait() const {
   if (heap_of_progress != &core_) return {};
-  return error{{.code = errc::not_permitted,
-                .detail =
-                    "a progress callback cannot wait for memory that is on its way, nor close "
-                    "the allocator; do it after suspend() or resume() has returned"}};
+  return error{
+      {.code = errc::not_permitted,
+       .detail = "a progress callback cannot wait for a suspend or resume in progress, nor close "
+                 "the allocator; do it after suspend() or resume() has returned"}};
 }
 
 result<void> residency::may_end() const {
   WEIR_TRY(may_wait());
   if (!carrier_scope::is_for(core_)) return {};
   return error{{.code = errc::not_permitted,
-                .detail =
-                    "the thread that carries suspend_async() or resume_async() cannot close the "
-                    "allocator"}};
+                .detail = "a callback of suspend_async() or resume_async() cannot close the "
+                          "allocator; close it on another thread"}};
 }
 
 result<void> residency::await_move() {

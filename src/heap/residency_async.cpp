@@ -69,7 +69,8 @@ result<void> residency::suspend_async(const pool_selection& which,
   settle(move);
   move.progress.advance(move_stage::ended);
   leaving.splice(leaving.end(), queued_, std::prev(queued_.end()));
-  return error{{.code = errc::no_host_memory, .detail = "no thread could be started"}};
+  return error{
+      {.code = errc::no_host_memory, .detail = "the background thread could not be started"}};
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
@@ -78,11 +79,12 @@ result<resume_outcome> residency::resume_async(const pool_selection& which,
                                                const stream_ref& stream) try {
   WEIR_TRY(core_.usable());
   if (stream.device() != core_.device_)
-    return error{{.code = errc::bad_stream, .detail = "the stream is of another device"}};
+    return error{{.code = errc::bad_stream,
+                  .detail = "the stream belongs to another device than the allocator"}};
   WEIR_TRY_VALUE(capturing, stream.is_capturing());
   if (capturing) {
     return error{{.code = errc::capture_forbidden,
-                  .detail = "the stream is being captured, and cannot wait for the copies"}};
+                  .detail = "a captured stream cannot wait for the copies; end the capture first"}};
   }
   join_carriers();
   const detail::mutex_lock lock{core_.mutex_};

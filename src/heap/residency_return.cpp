@@ -247,7 +247,7 @@ error residency::why_not_resumed(error reason, std::uint64_t needed) {
   const thread_caches::stop stopped{core_.caches_, core_.own_cache()};
   host_.settle_caches();
   reason.set_requested(bytes{needed});
-  reason.set_detail(to_string(bytes{needed}) + " have to come back; it stays suspended\n" +
+  reason.set_detail(to_string(bytes{needed}) + " are needed to resume it; it stays suspended\n" +
                     host_.shortage_text(bytes{needed}));
   return reason;
 }

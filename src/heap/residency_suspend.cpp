@@ -89,8 +89,10 @@ result<void> residency::nobody_captures(driver_access& driver) {
   WEIR_TRY(driver.entered());
   WEIR_TRY_VALUE(capturing, host_.any_capturing(driver));
   if (!capturing) return {};
-  return error{{.code = errc::capture_forbidden,
-                .detail = "a stream is being captured, and its work cannot be waited for"}};
+  return error{
+      {.code = errc::capture_forbidden,
+       .detail =
+           "memory cannot be suspended while a stream is being captured; end the capture first"}};
 }
 
 result<suspend_outcome> residency::suspend_pools(const std::vector<pool_state*>& chosen,

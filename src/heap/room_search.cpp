@@ -71,7 +71,7 @@ result<block_index> room_search::find_room_at(std::uint64_t address) {
 result<void> room_search::prepare() {
   if (!pool_->takes_requests) {
     return error{{.code = errc::invalid_argument,
-                  .detail = "a graph's memory serves requests during its capture only"}};
+                  .detail = "a graph's pool serves requests during its capture only"}};
   }
   for (;;) {
     auto account = heap_.prepare(*pool_, to_bytes(wanted_.units), driver_);

@@ -25,7 +25,7 @@ std::string position_of(std::uint64_t address, const accused_block& block) {
   };
   const std::uint64_t end = block.address + block.size.count();
   if (address < block.address) return bytes_text(block.address - address) + "before";
-  if (address >= end) return bytes_text(address - end + 1) + "behind";
+  if (address >= end) return bytes_text(address - end + 1) + "after";
   return bytes_text(address - block.address) + "into";
 }
 
@@ -51,7 +51,7 @@ std::string words_of(const damaged_block& about) {
     text += about.count == 1 ? " was written after its free" : " were written after its free";
   } else {
     text += about.last < block.address ? " before its start" : "";
-    text += about.first >= end ? " behind its end" : "";
+    text += about.first >= end ? " after its end" : "";
     text += about.count == 1 ? " was written" : " were written";
   }
   const std::uint64_t length = about.last - about.first + 1;
@@ -91,8 +91,9 @@ error double_free(std::uint64_t address, const accused_block& freed) noexcept {
 }
 
 error foreign_pointer(std::uint64_t address, std::string_view owner) noexcept {
-  return told({{.code = errc::foreign_pointer}},
-              [&] { return hexadecimal(address) + " is no memory of this " + std::string{owner}; });
+  return told({{.code = errc::foreign_pointer}}, [&] {
+    return hexadecimal(address) + " is not memory of this " + std::string{owner};
+  });
 }
 
 error damaged(const damaged_block& about) noexcept {

@@ -34,7 +34,7 @@ std::uint64_t device_room(const shortage& about) {
 /// "Free 2 MiB more." if there is as much to free. What others hold adds to it, and is not known
 /// without the driver's figure.
 std::string free_more(const shortage& about, std::uint64_t missing) {
-  if (about.live < missing) return "Ask for less.";
+  if (about.live < missing) return "Request less.";
   return (about.device_free ? "Free " : "Free at least ") + text(missing) + " more.";
 }
 
@@ -54,7 +54,7 @@ std::string limit_text(const shortage& about) {
                     " is in the way: " + text(about.live) + " are live";
   out += about.reserved != 0 ? ", " + text(about.reserved) + " reserved." : ".";
   const std::uint64_t missing = less(sum(held(about), about.requested), about.limit);
-  if (missing == 0) return out + " Raise it, or free something.";  // memory grows by more at a time
+  if (missing == 0) return out + " Raise it, or free memory.";  // memory grows by more at a time
   const std::uint64_t room = sum(about.free, device_room(about));
   if (about.device_total == 0 || room >= about.requested) {
     out += " Raise it by " + text(missing);
@@ -78,13 +78,13 @@ std::string device_text(const shortage& about) {
 
 std::string elsewhere_text(const shortage& about) {
   if (!about.device_free) {
-    return "Others than this allocator hold at least " +
+    return "Other users of the device hold at least " +
            text(less(about.device_total, sum(about.reserved, about.requested))) +
            " of the device's " + text(about.device_total) + ": " + text(about.live) +
            " are live here, " + text(about.reserved) + " reserved.";
   }
   const std::uint64_t missing = about.requested - sum(about.free, *about.device_free);
-  std::string out = "Others than this allocator hold " +
+  std::string out = "Other users of the device hold " +
                     text(less(about.device_total, sum(about.reserved, *about.device_free))) +
                     " of the device's " + text(about.device_total) + ": have them release " +
                     text(missing);
@@ -98,10 +98,10 @@ std::string neighbours_text(const shortage& about) {
 }
 
 std::string fragments_text(const shortage& about) {
-  std::string out = text(about.free) + " are reserved and in no block, ";
+  std::string out = text(about.free) + " are reserved and free, ";
   if (about.longest < about.requested) {
-    out += "but in pieces, the longest " + text(about.longest) + "; " + text(about.requested) +
-           " are asked for in one.";
+    out += "but in pieces of at most " + text(about.longest) + "; the request needs " +
+           text(about.requested) + " in one piece.";
   } else {
     out += text(about.longest) +
            " of it in one piece, but it is kept for other streams, or for work that has not "
@@ -163,7 +163,7 @@ std::string obstacle_text(const shortage& about) {
       return tag_limit_text(about);
     case obstacle::too_large:
       return "The request is larger than the device, which has " + text(about.device_total) +
-             ". Ask for less.";
+             ". Request less.";
     case obstacle::limit:
       return limit_text(about);
     case obstacle::device:
@@ -179,8 +179,9 @@ std::string obstacle_text(const shortage& about) {
       break;
   }
   return text(about.live) +
-         " are live. How much memory the device had is not known, so whether it was full or in "
-         "fragments cannot be told.";
+         " are live. The device's free memory is unknown, so weir cannot say whether it was full "
+         "or "
+         "fragmented.";
 }
 
 }  // namespace
@@ -188,9 +189,9 @@ std::string obstacle_text(const shortage& about) {
 std::string verdict_of(const shortage& about) {
   std::string out = obstacle_text(about);
   if (about.checks == 0 || obstacle_of(about) == obstacle::none) return out;
-  return out + " heap_debug takes " + text(about.checks) +
-         " of what is reserved, around blocks and for those that were freed; red_zones takes less "
-         "than guard_pages.";
+  return out + " heap_debug uses " + text(about.checks) +
+         " of the reserved memory, around blocks and for freed blocks; red_zones uses less than "
+         "guard_pages.";
 }
 
 }}}  // namespace weir::v0::observe

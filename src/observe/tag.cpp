@@ -34,7 +34,7 @@ registry& tags() {
 
 result<tag> tag::named(std::string_view name) try {
   if (name.empty() || name.size() > 255) {
-    return error{{.code = errc::invalid_argument, .detail = "a tag's name has 1 to 255 bytes"}};
+    return error{{.code = errc::invalid_argument, .detail = "name must have 1 to 255 bytes"}};
   }
   registry& all = tags();
   const std::lock_guard lock{all.mutex};
@@ -43,7 +43,7 @@ result<tag> tag::named(std::string_view name) try {
     if (all.names[i] == name) return tag{i};
   if (count > most) {
     return error{{.code = errc::limit_exceeded,
-                  .detail = "there are " + std::to_string(most) + " tags already"}};
+                  .detail = "a process can have " + std::to_string(most) + " tags; reuse one"}};
   }
   all.names[count] = name;
   all.count.store(static_cast<std::uint16_t>(count + 1), std::memory_order_release);

@@ -76,9 +76,11 @@ result<block_index> arena::fit_at(std::uint64_t address, const request& wanted) 
   const block_index first = block_over(address);
   for (block_index at = first;; at = core_.runs[at].after) {
     if (at == no_block || core_.runs[at].is() == block_kind::hole)
-      return error{{.code = errc::foreign_pointer, .detail = "no memory of the pool lies there"}};
+      return error{
+          {.code = errc::foreign_pointer, .detail = "the address is not in the pool's memory"}};
     if (!core_.runs.usable(shared_.blocks[at], wanted.stream, reach::usable))
-      return error{{.code = errc::not_ready, .detail = "not all of it is free for the stream"}};
+      return error{
+          {.code = errc::not_ready, .detail = "the range is not completely free for this stream"}};
     if (core_.runs[at].end() >= end) break;
   }
   if (!shared_.blocks.prepare(2)) return no_host_memory();

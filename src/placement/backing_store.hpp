@@ -195,7 +195,8 @@ class backing_store {
   /// of it is free for the stream.
   [[nodiscard]] virtual result<block_index> fit_at(std::uint64_t /*address*/,
                                                    const request& /*wanted*/) {
-    return error{{.code = errc::not_supported, .detail = "segments give no room at an address"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "pools in segments cannot allocate at a chosen address"}};
   }
   /// Whether growing is to be preferred to rearranging for this request.
   [[nodiscard]] virtual bool prefers_growth(const request& wanted) const = 0;

@@ -41,8 +41,8 @@ result<std::unique_ptr<backing_store>> make_torch_segments(placement_context& sh
                                                            const context_scope& bound) {
   if (!bound) return bound.error();
   if (rules.expandable && !shared.device.capabilities().virtual_memory) {
-    return error{
-        {.code = errc::not_supported, .detail = "expandable segments need virtual memory"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "expandable segments need a device with virtual memory management"}};
   }
   return std::unique_ptr<backing_store>{
       std::make_unique<torch_segments>(shared, pool, std::move(rules))};

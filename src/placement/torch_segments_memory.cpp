@@ -224,7 +224,7 @@ result<void> torch_segments::take_from_source(const segment& fresh, std::uint64_
     detail::report_failure(give_to_source(address, fresh.size));
     return error{{.code = errc::bad_alignment,
                   .requested = size,
-                  .detail = "a memory_source must align to 512 bytes"}};
+                  .detail = "a memory_source must return memory aligned to 512 bytes"}};
   }
   const auto above = segments_.lower_bound(address);
   const bool overlaps = address + fresh.size < address ||
@@ -234,7 +234,7 @@ result<void> torch_segments::take_from_source(const segment& fresh, std::uint64_
   if (overlaps) {
     return error{{.code = errc::invalid_argument,
                   .requested = size,
-                  .detail = "a memory_source gave memory that the pool has already"}};
+                  .detail = "a memory_source returned memory that the pool already has"}};
   }
   base = address;
   return {};

@@ -88,7 +88,8 @@ result<stream_block> allocation_table::check(device_address address,
   // The handle alone says nothing: another stream may have it by now.
   const bool same_stream = stream == block.stream && stream.known_id() == block.stream.known_id();
   if (block.stream_gone && same_stream && stream.known_id() != stream_id{}) {
-    return error{{.code = errc::bad_stream, .detail = "the stream was destroyed"}};
+    return error{
+        {.code = errc::bad_stream, .detail = "the stream was destroyed; free on a live stream"}};
   }
   return block;
 }
@@ -101,7 +102,7 @@ result<allocation_table::taken_block> allocation_table::take(
   if (capture && !block.capture) {
     return error{{.code = errc::capture_forbidden,
                   .requested = block.size,
-                  .detail = "memory from outside a capture cannot be freed inside"}};
+                  .detail = "memory allocated outside a capture cannot be freed inside it"}};
   }
   // Freed in its own capture it is over; freed elsewhere it comes again with the next launch.
   if (block.capture && block.capture != capture) return taken_block{block, true};
@@ -151,7 +152,7 @@ error allocation_table::leak() const {
   std::vector<observe::accused_block> live;
   for (const auto& [address, each] : entries_)
     if (each.live && !each.block.capture) live.push_back(accused(address, each.block));
-  return observe::leak("a stream pool went", counts_.active, counts_.size, std::move(live));
+  return observe::leak("a stream pool was closed", counts_.active, counts_.size, std::move(live));
 }
 
 void allocation_table::reset_peak() {

@@ -25,8 +25,8 @@ constexpr std::uint64_t sizes_per_power = 8;
 error wrong_size(bytes requested, bytes expected) noexcept {
   error reason{{.code = errc::invalid_argument, .requested = expected}};
   try {
-    reason.set_detail("a block of " + to_string(requested) + " was freed as one of " +
-                      to_string(expected));
+    reason.set_detail("the block was freed with " + to_string(expected) +
+                      ", but it was allocated with " + to_string(requested));
   } catch (const std::bad_alloc&) {  // then without details
   }
   return reason;
@@ -71,8 +71,8 @@ block_cache::block_cache(weir::device device, block_source source, cache_limits 
 result<stream_slot> block_cache::slot_of(const stream_ref& stream, driver_access& driver) {
   if (stream.device() != device_)
     return error{{.code = errc::bad_stream,
-                  .detail = "the stream is of another device, which cannot allocate in this pool; "
-                            "name a stream of the pool's device"}};
+                  .detail = "the stream belongs to another device than the pool; "
+                            "pass a stream of the pool's device"}};
   const stream_id id = stream.is_legacy() ? legacy_stream_ : stream.known_id();
   if (id != stream_id{}) return order_.meet(stream, id);
   WEIR_TRY(driver.entered());
@@ -232,7 +232,7 @@ result<block*> block_cache::allocate_fresh(const block_request& request, driver_
     blocks_.erase(fresh);
     return error{{.code = errc::internal,
                   .requested = request.size,
-                  .detail = "the source handed out memory that the pool has not freed"}};
+                  .detail = "the memory_source returned memory that the pool already has"}};
   }
   fresh.base = *base;
   blocks_.place(fresh, *base);

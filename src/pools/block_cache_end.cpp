@@ -75,7 +75,7 @@ void block_cache::end() noexcept {
 error block_cache::leak() const noexcept {
   const auto told = [&](std::vector<observe::accused_block> live) {
     mutex_.assert_held();
-    return observe::leak("a pool went", stats_.blocks.current, stats_.allocated.current,
+    return observe::leak("a pool was closed", stats_.blocks.current, stats_.allocated.current,
                          std::move(live));
   };
   try {

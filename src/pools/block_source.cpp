@@ -50,7 +50,7 @@ block_source upstream_memory(std::shared_ptr<memory_source> upstream) {
         WEIR_TRY(guarded([&] { return upstream->deallocate(memory, size); }));
         return error{{.code = errc::bad_alignment,
                       .requested = size,
-                      .detail = "the upstream's memory is not aligned to 256 bytes"}};
+                      .detail = "the memory_source must return memory aligned to 256 bytes"}};
       },
       .release = [upstream](const context_scope& scope, std::uint64_t base,
                             bytes size) -> result<void> {

@@ -119,7 +119,7 @@ result<bytes> with_device(const std::shared_ptr<device_caches>& caches, weir::de
 result<buffer_pool> buffer_pool::create(buffer_pool_options options) {
   using std::chrono::nanoseconds;
   if (options.max_idle_time < nanoseconds{0})
-    return error{{.code = errc::invalid_argument, .detail = "max_idle_time is negative"}};
+    return error{{.code = errc::invalid_argument, .detail = "max_idle_time must not be negative"}};
   pools::cache_limits limits{options.max_cached, options.crossing};
   limits.max_idle_time = options.max_idle_time;
   if (limits.max_idle_time != nanoseconds::max()) {
@@ -156,7 +156,7 @@ result<void> buffer_pool::free(pooled_memory&& buffer, const stream_ref& stream)
   return pools::guarded([&]() -> result<void> {
     return error{
         {.code = errc::foreign_pointer,
-         .detail = "a buffer of another pool: " +
+         .detail = "the buffer belongs to another pool: " +
                    observe::words_of({.address = reinterpret_cast<std::uintptr_t>(buffer.data()),
                                       .size = buffer.size()})}};
   });

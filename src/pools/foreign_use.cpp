@@ -30,9 +30,8 @@ result<foreign_use> foreign_use::of(const stream_ref& stream, weir::device home)
     return error{{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"}};
   if (stream.is_per_thread()) {
     return error{{.code = errc::bad_stream,
-                  .detail =
-                      "the pool cannot keep the default stream of a thread for another device; "
-                      "name a stream that every thread can name"}};
+                  .detail = "the per-thread default stream cannot be recorded for another device; "
+                            "record a created stream"}};
   }
   auto identified = stream.identified();
   if (identified) return foreign_use{*identified};

@@ -16,7 +16,7 @@ namespace {
 result<void> check_request(const std::shared_ptr<pools::block_cache>& cache, bytes size) {
   if (cache == nullptr) return errc::moved_from;
   if (size != bytes{}) return {};
-  return error{{.code = errc::invalid_argument, .detail = "a buffer of no elements"}};
+  return error{{.code = errc::invalid_argument, .detail = "count must be greater than zero"}};
 }
 
 /// The host writes the zeros of memory that is its own at once; all other memory is filled in the

@@ -52,8 +52,9 @@ result<void> check_value(stream_pool_attribute attribute, std::uint64_t value, b
 result<void> has_attributes(const std::shared_ptr<stream_pool_state>& pool) {
   if (pool == nullptr) return errc::moved_from;
   if (pool->kind() != pools::stream_pool_kind::imported) return {};
-  return error{{.code = errc::not_supported,
-                .detail = "the attributes of an imported pool are its exporter's"}};
+  return error{
+      {.code = errc::not_supported,
+       .detail = "the attributes of an imported pool can be set by the exporting process only"}};
 }
 
 }  // namespace
@@ -186,14 +187,15 @@ result<void> set_peer(const std::shared_ptr<stream_pool_state>& pool, device oth
   const device owner = pool->device();
   if (other == owner || &other.driver() != &owner.driver()) {
     return error{{.code = errc::invalid_argument,
-                  .detail = other == owner ? "a device is no peer of itself"
+                  .detail = other == owner ? "the peer must be another device than the pool's"
                                            : "the device belongs to another runtime"}};
   }
   const stream_pool_session session{*pool};
   WEIR_TRY(session.ready());
   WEIR_TRY_VALUE(reachable, other.can_access_peer(owner));
   if (!reachable && rights != access_rights::none) {
-    return error{{.code = errc::not_supported, .detail = "the device cannot reach the pool's"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "the device has no peer access to the pool's device"}};
   }
   const auto access = vmm::access_for(other, rights);
   return check(call::mem_pool_set_access,

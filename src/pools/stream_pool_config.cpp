@@ -24,13 +24,15 @@ error bad_config(bytes value, const char* reason) {
 result<void> check_device(device device, const stream_pool_config& config) {
   const device_capabilities& capabilities = device.capabilities();
   if (!capabilities.memory_pools) {
-    return error{{.code = errc::not_supported, .detail = "the device has no stream-ordered pools"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "the device does not support stream-ordered pools; use bin_pool or "
+                            "caching_allocator"}};
   }
   if (config.handles == stream_pool_handles::none) return {};
   if ((capabilities.pool_handle_types & driver::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0)
     return {};
-  return error{
-      {.code = errc::not_supported, .detail = "the device's pools cannot be sent as descriptors"}};
+  return error{{.code = errc::not_supported,
+                .detail = "the device cannot export pools as file descriptors"}};
 }
 
 driver::CUmemPoolProps properties_of(device device, const stream_pool_config& config) {
@@ -93,9 +95,9 @@ result<void> set_up(const context_scope& scope, driver::CUmemoryPool pool,
 
 result<void> stream_pool_config::validate() const {
   if (max == bytes{}) return {};
-  if (initial > max) return bad_config(initial, "the initial size is above the maximum");
+  if (initial > max) return bad_config(initial, "initial must not exceed maximum");
   if (threshold > max && threshold != bytes::max()) {
-    return bad_config(threshold, "the threshold is above the maximum");
+    return bad_config(threshold, "threshold must not exceed maximum");
   }
   return {};
 }

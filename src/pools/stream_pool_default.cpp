@@ -14,7 +14,9 @@ using driver::check;
 
 result<stream_pool> stream_pool::default_of(weir::device device) {
   if (!device.capabilities().memory_pools) {
-    return error{{.code = errc::not_supported, .detail = "the device has no stream-ordered pools"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "the device does not support stream-ordered pools; use bin_pool or "
+                            "caching_allocator"}};
   }
   device_state& home = device_state::of(device);
   const context_scope scope{device};

@@ -36,7 +36,9 @@ result<bytes> padded_size(bytes size, bytes alignment) {
   if (!is_power_of_two(alignment.count()) || alignment > pools::largest_alignment) {
     return error{{.code = errc::bad_alignment,
                   .requested = size,
-                  .detail = "alignment " + std::to_string(alignment.count())}};
+                  .detail = "alignment must be a power of two of at most " +
+                            to_string(pools::largest_alignment) + ", got " +
+                            std::to_string(alignment.count())}};
   }
   const auto sum = checked_add(size, std::max(alignment, default_alignment) - default_alignment);
   // The driver reserves whole units.
@@ -49,7 +51,7 @@ result<bytes> padded_size(bytes size, bytes alignment) {
 error freed_with_wrong_size(bytes given, bytes allocated) noexcept {
   error reason{{.code = errc::invalid_argument, .requested = given}};
   try {
-    reason.set_detail("freed, but allocated with " + to_string(allocated));
+    reason.set_detail("the block was freed, but it was allocated with " + to_string(allocated));
   } catch (const std::bad_alloc&) {  // then without details
   }
   return reason;
@@ -103,7 +105,8 @@ result<void*> stream_pool_state::allocate(bytes size, const stream_ref& stream, 
   if (kind_ == stream_pool_kind::imported) {
     return error{{.code = errc::not_supported,
                   .requested = size,
-                  .detail = "an imported pool hands out no memory"}};
+                  .detail = "an imported pool cannot allocate; allocate in the exporting process "
+                            "and share the pointer"}};
   }
   WEIR_TRY(check_stream(stream));
   if (home_.forked()) return detail::fork_error();
@@ -206,7 +209,7 @@ result<void> stream_pool_state::free(device_address address, std::optional<bytes
                                            .tag = taken.block.tag,
                                            .stream = taken.block.stream.known_id(),
                                            .life = {}}) +
-                        ": no launch of its graph has left it allocated");
+                        ": it was allocated by a graph, and no launch has left it allocated");
     }
     return reason;
   }
@@ -231,7 +234,8 @@ result<void> stream_pool_state::free_owned(void* memory, bytes, const stream_ref
 
 result<void> stream_pool_state::record_stream(void* memory, const stream_ref& stream) {
   if (home_.forked()) return detail::fork_error();
-  if (memory == nullptr) return error{{.code = errc::invalid_argument, .detail = "a null pointer"}};
+  if (memory == nullptr)
+    return error{{.code = errc::invalid_argument, .detail = "the pointer is null"}};
   WEIR_TRY(check_stream(stream));
   WEIR_TRY(allocations_.find(address_of(memory)));
   return uses_.add(memory, stream);
@@ -284,7 +288,7 @@ void stream_pool::deallocate(void* pointer, bytes size, const stream_ref& stream
 result<stream_allocation> stream_pool::allocate_owned(bytes size, const stream_ref& stream,
                                                       bytes alignment) const {
   if (size == bytes{}) {
-    return error{{.code = errc::invalid_argument, .detail = "an owner of no bytes"}};
+    return error{{.code = errc::invalid_argument, .detail = "size must be greater than zero"}};
   }
   WEIR_TRY_VALUE(memory, try_allocate(size, stream, alignment));
   return stream_allocation{state_, memory, size, stream};

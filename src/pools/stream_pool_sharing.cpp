@@ -23,7 +23,8 @@ constexpr auto posix = driver::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 static_assert(sizeof(stream_pool_pointer::data) == sizeof(driver::CUmemPoolPtrExportData));
 
 error not_shared() {
-  return {{.code = errc::not_supported, .detail = "the pool was not made with posix_descriptor"}};
+  return {{.code = errc::not_supported,
+           .detail = "the pool was not created exportable (posix_descriptor)"}};
 }
 
 }  // namespace
@@ -48,7 +49,9 @@ result<stream_pool> stream_pool::import_descriptor(weir::device device, int numb
         {.code = errc::invalid_argument, .detail = "descriptor " + std::to_string(number)}};
   }
   if (!device.capabilities().memory_pools) {
-    return error{{.code = errc::not_supported, .detail = "the device has no stream-ordered pools"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "the device does not support stream-ordered pools; use bin_pool or "
+                            "caching_allocator"}};
   }
   const context_scope scope{device};
   if (!scope) return scope.error();
@@ -63,7 +66,7 @@ result<stream_pool> stream_pool::import_descriptor(weir::device device, int numb
   if (native == driver::CUDA_ERROR_UNKNOWN) {  // the driver has no better word for it
     auto reason = driver::make_error(call::mem_pool_import_from_shareable_handle, native);
     reason.set_code(errc::invalid_handle);
-    reason.set_detail("the descriptor is not that of a pool");
+    reason.set_detail("the descriptor is not one of an exported pool");
     return reason;
   }
   WEIR_TRY(check(call::mem_pool_import_from_shareable_handle, native));
@@ -105,7 +108,8 @@ result<stream_allocation> stream_pool::import_pointer(const stream_pool_pointer&
                                                       const stream_ref& stream) const {
   if (state_ == nullptr) return errc::moved_from;
   if (!is_imported()) {
-    return error{{.code = errc::not_supported, .detail = "the pool is this process's own"}};
+    return error{{.code = errc::not_supported,
+                  .detail = "the pool was created by this process; import it in another one"}};
   }
   if (&stream.device().driver() != &device().driver()) return errc::bad_stream;
   if (device_state::of(device()).forked()) return detail::fork_error();

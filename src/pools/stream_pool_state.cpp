@@ -80,7 +80,7 @@ result<stream_pool_remains> stream_pool_state::close() {
   if (kind_ == stream_pool_kind::imported && live.active != 0) {
     return error{{.code = errc::invalid_argument,
                   .requested = live.size,
-                  .detail = "imported pointers must be freed before their pool is closed"}};
+                  .detail = "free the imported pointers before closing their pool"}};
   }
   WEIR_TRY(destroy(scope));
   return stream_pool_remains{live.active, live.size};
@@ -105,7 +105,7 @@ result<void> stream_pool_session::ready() const {
   if (!scope_) return scope_.error();
   if (!relaxed_) return relaxed_.error();
   if (handle() == nullptr) {
-    return error{{.code = errc::closed, .detail = "the stream pool was closed"}};
+    return error{{.code = errc::closed, .detail = "the stream pool is closed"}};
   }
   return {};
 }
@@ -128,7 +128,8 @@ result<std::optional<capture_id>> capture_of(const stream_ref& stream, const con
       break;
   }
   return error{{.code = errc::capture_forbidden,
-                .detail = "the legacy stream, beside the capture of a stream that waits for it"}};
+                .detail = "the legacy stream cannot be used while a stream that synchronises with "
+                          "it is being captured; use another stream"}};
 }
 
 }}}  // namespace weir::v0::pools

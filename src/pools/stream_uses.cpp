@@ -26,7 +26,7 @@ std::shared_ptr<event> mark_behind(const stream_ref& stream) {
 
 error is_being_captured() {
   return {{.code = errc::capture_forbidden,
-           .detail = "a stream that uses the memory is being captured"}};
+           .detail = "a stream that uses the memory is being captured; end the capture first"}};
 }
 
 /// Of two outcomes the one that says more about the work that may still run.
@@ -139,9 +139,8 @@ result<bool> stream_uses::is_done(const use& asked) {
   }
   if (asked.closed || detail::is_of_another_thread(asked.thread)) {
     return error{{.code = errc::not_supported,
-                  .detail =
-                      "only view() can tell whether the work of this closed stream, or of another "
-                      "thread's default stream, has finished"}};
+                  .detail = "a closed stream, or another thread's default stream, cannot be "
+                            "polled; call view(), which waits"}};
   }
   WEIR_TRY_VALUE(capturing, asked.stream.is_capturing(bound));
   if (capturing) return is_being_captured();

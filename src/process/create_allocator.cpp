@@ -25,7 +25,7 @@ result<void> start_services(caching_allocator& allocator, const allocator_option
   return {};
 } catch (const std::bad_alloc&) {
   return error{{.code = errc::no_host_memory,
-                .detail = "host memory for a budget, a live page or a recording"}};
+                .detail = "out of host memory for a budget, a live page or a recording"}};
 }
 
 }  // namespace

@@ -61,7 +61,8 @@ result<any_resource> current_resource(device home) {
 
 result<any_resource> set_current_resource(device home, any_resource next) {
   if (next && next.device() != home)
-    return error{{.code = errc::invalid_argument, .detail = "a resource of another device"}};
+    return error{
+        {.code = errc::invalid_argument, .detail = "the resource belongs to another device"}};
   if (detail::device_state::of(home).forked()) return detail::fork_error();
   return pools::guarded([&]() -> result<any_resource> {
     registry& resources = process_registry();

@@ -83,8 +83,9 @@ std::string card_text(const recording& recording, const history& history,
   const replay::shortfall& first = *trial.first_oom;
   const card_shortage found = explain_shortage(recording, history, first);
   std::string text = fmt::format(
-      "{} does not fit on a card of {}, which leaves {} beside its context: at {}.{:09} s, event "
-      "{}, {} could not be had with {} in use\n",
+      "{} does not fit on a card of {}, of which {} are left after the context: at {}.{:09} s, "
+      "event "
+      "{}, {} could not be allocated with {} in use\n",
       policy, card, to_string(trial.left), first.time / 1'000'000'000, first.time % 1'000'000'000,
       found.event, to_string(bytes{first.size}), to_string(bytes{first.in_use}));
   if (found.live != 0)

@@ -78,7 +78,7 @@ std::string verdict_of(const oom_report& report, const recording& recording,
   std::string verdict = observe::verdict_of(about);
   if (observe::obstacle_of(about) == observe::obstacle::fragments &&
       about.longest < about.requested)
-    verdict += " The pages below show which blocks hold the pieces apart.";
+    verdict += " The pages below show which blocks separate the pieces.";
   return verdict;
 }
 

@@ -11,7 +11,7 @@ namespace weir { inline namespace v0 { namespace resources {
 [[nodiscard]] inline result<void> check_upstream(const any_resource& upstream) {
   if (upstream) return {};
   return error{
-      {.code = errc::invalid_argument, .detail = "there is no resource under the adaptor"}};
+      {.code = errc::invalid_argument, .detail = "the adaptor was created with an empty resource"}};
 }
 
 /// Whether this is a forked child, where a thread that is not there may hold an adaptor's lock. To

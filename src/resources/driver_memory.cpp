@@ -47,8 +47,10 @@ result<void> driver_memory::deallocate(void* pointer, bytes size, const stream_r
   if (!bound) return bound.error();
   WEIR_TRY_VALUE(capturing, stream.is_capturing(bound));
   if (capturing)
-    return error{{.code = errc::capture_forbidden,
-                  .detail = "a graph that is being captured may still use the memory"}};
+    return error{
+        {.code = errc::capture_forbidden,
+         .detail =
+             "a graph that is being captured may still use the memory; end the capture first"}};
   return resources::deallocate(live_, pointer, size, [&](const record&) -> result<void> {
     const thread_capture_mode_guard relaxed{device()};
     if (!relaxed) return relaxed.error();
@@ -79,7 +81,7 @@ driver_memory::~driver_memory() {
   auto idle = relaxed ? detail::wait_for_all_work(bound) : result<void>{relaxed.error()};
   if (idle) idle = pools::wait_for_other_devices(*home_);
   if (!idle && idle.code() == errc::driver_gone) return;
-  const error told = live_.leak("a resource ended");
+  const error told = live_.leak("a resource was destroyed");
   if (idle || detail::does_no_work(idle.error())) {
     detail::report_failure(idle);
     live_.for_each([&](void* pointer, const record&) {

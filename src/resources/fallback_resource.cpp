@@ -28,7 +28,8 @@ result<fallback_resource> fallback_resource::create(any_resource primary, any_re
   WEIR_TRY(resources::check_upstream(primary));
   WEIR_TRY(resources::check_upstream(alternate));
   if (primary.device() != alternate.device())
-    return error{{.code = errc::invalid_argument, .detail = "two resources of different devices"}};
+    return error{{.code = errc::invalid_argument,
+                  .detail = "both resources must belong to the same device"}};
   return pools::guarded([&]() -> result<fallback_resource> {
     return fallback_resource{std::make_shared<state>(std::move(primary), std::move(alternate))};
   });

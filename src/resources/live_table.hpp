@@ -224,7 +224,8 @@ result<void> deallocate(live_table<Record>& live, void* pointer, bytes size, Fre
   if (size == requested) return {};
   error wrong{{.code = errc::invalid_argument, .requested = size}};
   try {
-    wrong.set_detail("freed with another size than it was allocated with, " + to_string(requested));
+    wrong.set_detail("the block was freed with another size than it was allocated with, " +
+                     to_string(requested));
   } catch (const std::bad_alloc&) {  // then without details
   }
   return wrong;

@@ -119,7 +119,8 @@ struct logging_resource::state {
 result<logging_resource> logging_resource::create(any_resource upstream, csv_sink sink) {
   WEIR_TRY(resources::check_upstream(upstream));
   if (!sink)
-    return error{{.code = errc::invalid_argument, .detail = "there is nowhere to write to"}};
+    return error{{.code = errc::invalid_argument,
+                  .detail = "the sink is empty; pass a function that writes a line"}};
   return pools::guarded([&]() -> result<logging_resource> {
     auto shared = std::make_shared<state>(std::move(upstream), std::move(sink));
     shared->write(header);

@@ -19,7 +19,9 @@ pmr_resource::~pmr_resource() = default;
 result<pmr_resource> pmr_resource::create(any_resource upstream) {
   WEIR_TRY(resources::check_upstream(upstream));
   if (!host_accessible(upstream.kind()))
-    return error{{.code = errc::invalid_argument, .detail = "the host cannot use device memory"}};
+    return error{
+        {.code = errc::invalid_argument,
+         .detail = "std::pmr needs memory that the host can access; use pinned or managed memory"}};
   WEIR_TRY_VALUE(memory, synchronous_resource::create(std::move(upstream)));
   return pmr_resource{memory};
 }

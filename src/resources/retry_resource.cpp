@@ -49,7 +49,7 @@ struct retry_resource::state {
 result<retry_resource> retry_resource::create(any_resource upstream, shortage_callback callback,
                                               unsigned most_retries) {
   WEIR_TRY(resources::check_upstream(upstream));
-  if (!callback) return error{{.code = errc::invalid_argument, .detail = "there is no callback"}};
+  if (!callback) return error{{.code = errc::invalid_argument, .detail = "the callback is empty"}};
   return pools::guarded([&]() -> result<retry_resource> {
     return retry_resource{
         std::shared_ptr<state>{new state{std::move(upstream), std::move(callback), most_retries}}};

@@ -158,7 +158,7 @@ result<resource_stats> statistics_resource::pop() const {
   const detail::mutex_lock lock{state_->mutex};
   auto& sections = state_->sections;
   if (sections.size() == 1)
-    return error{{.code = errc::invalid_argument, .detail = "no section was pushed"}};
+    return error{{.code = errc::invalid_argument, .detail = "pop() without a matching push()"}};
   const resource_stats section = sections.back();
   sections.pop_back();
   add_section(sections.back().bytes, section.bytes);

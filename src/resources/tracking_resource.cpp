@@ -73,7 +73,7 @@ struct tracking_resource::state {
       : upstream{std::move(under)}, settings{options} {}
   ~state() {
     if (resources::is_forked(upstream)) return;
-    if (live.total().count != 0) report_error(live.leak("tracking ended"));
+    if (live.total().count != 0) report_error(live.leak("a tracking resource was destroyed"));
   }
   state(const state&) = delete;
   state& operator=(const state&) = delete;
@@ -88,7 +88,7 @@ result<tracking_resource> tracking_resource::create(any_resource upstream,
                                                     tracking_options settings) {
   WEIR_TRY(resources::check_upstream(upstream));
   if (settings.depth == 0 || settings.depth > deepest)
-    return error{{.code = errc::invalid_argument, .detail = "a stack has 1 to 64 frames"}};
+    return error{{.code = errc::invalid_argument, .detail = "frames must be from 1 to 64"}};
   return pools::guarded([&]() -> result<tracking_resource> {
     return tracking_resource{std::make_shared<state>(std::move(upstream), settings)};
   });

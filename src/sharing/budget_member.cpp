@@ -219,7 +219,8 @@ result<budget_member::state::own_page> budget_member::state::open_own() {
   const auto index = page.find_free();
   if (!index) {
     return error{{.code = errc::limit_exceeded,
-                  .detail = "all " + std::to_string(budget::most_members) + " places are taken: " +
+                  .detail = "a card can have " + std::to_string(budget::most_members) +
+                            " members: " +
                             observe::holders_of(budget::neighbours_of(page.content(), self_))}};
   }
   WEIR_TRY(page.write_share(*index, self_, wanted));

@@ -89,10 +89,10 @@ result<share_grant> share_link::offer_legacy(weir::device home, device_address a
   }
   const bytes unit = home.capabilities().granularity;
   if (unit != bytes{} && bytes{size} % unit != bytes{}) {
-    return error{
-        {.code = errc::not_permitted,
-         .requested = bytes{size},
-         .detail = "no multiple of " + to_string(unit) + ": neighbours would be exported, too"}};
+    return error{{.code = errc::not_permitted,
+                  .requested = bytes{size},
+                  .detail = "size must be a multiple of " + to_string(unit) +
+                            "; otherwise neighbouring memory would be exported"}};
   }
   driver::CUipcMemHandle handle{};
   WEIR_TRY(driver::check(driver::call::ipc_get_mem_handle,

@@ -40,11 +40,12 @@ error no_descriptors_left() {
   rlimit most{};
   std::string limit = "its limit";
   if (::getrlimit(RLIMIT_NOFILE, &most) == 0) limit = std::to_string(most.rlim_cur);
-  return {{.code = errc::limit_exceeded,
-           .detail = "a message whose descriptors this process has no room for: it may have " +
-                     limit +
-                     " open (RLIMIT_NOFILE); close some or raise the limit (ulimit -n), "
-                     "and let it be sent again"}};
+  return {
+      {.code = errc::limit_exceeded,
+       .detail = "the message carries more descriptors than this process may open: it may have " +
+                 limit +
+                 " open (RLIMIT_NOFILE); close some or raise the limit (ulimit -n), then have the "
+                 "message sent again"}};
 }
 
 /// Moves descriptors and credentials of the message to `target`; no descriptor stays unowned.

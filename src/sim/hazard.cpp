@@ -53,15 +53,15 @@ void describe(std::ostream& out, const party& side) {
 const char* headline(hazard_kind kind) {
   switch (kind) {
     case hazard_kind::race:
-      return "race: two accesses that nothing keeps apart";
+      return "race: two unordered accesses";
     case hazard_kind::use_after_free:
       return "use after free";
     case hazard_kind::freed_in_use:
-      return "memory taken away that queued work may still use";
+      return "memory removed while queued work may still use it";
     case hazard_kind::bad_access:
-      return "access where nothing is mapped or access was not granted";
+      return "access to unmapped or inaccessible addresses";
     case hazard_kind::out_of_bounds:
-      return "access to bytes that were not handed out";
+      return "access outside an allocation";
   }
   return "hazard";
 }
@@ -116,7 +116,7 @@ std::string distance_of(const range& bytes, const block_life& block) {
   const std::uint64_t count =
       is_before ? block.extent.address - (bytes.address + bytes.size) + 1 : bytes.address - end + 1;
   return std::to_string(count) + (count == 1 ? " byte" : " bytes") +
-         (is_before ? " before " : " behind ");
+         (is_before ? " before " : " after ");
 }
 
 /// The block that the first side used before it was freed, and whose memory has gone since.
@@ -133,15 +133,17 @@ const block_life* taken_in_use(const hazard& reported) {
   return nullptr;
 }
 
-/// The block that the first side used, where the second side came to its bytes only after they were
-/// freed and handed out again.
+/// The block that the first side used, if the second side used its bytes after they were freed: as
+/// the next block, or as the allocator does, which fills freed memory on a stream of its own.
 const block_life* left_behind(const hazard& reported) {
   const auto& lives = reported.blocks;
-  for (std::size_t i = 0; i + 1 < lives.size(); ++i) {
-    const block_life& old = lives[i];
+  for (const block_life& old : lives) {
     const bool first_used_it =
         old.allocated_step < reported.first.step && reported.first.step < old.freed_step;
-    if (first_used_it && old.freed_step < reported.second.step) return &old;
+    const bool is_filled =
+        reported.second.action != party_action::lifetime && reported.second.stream != old.freed_on;
+    const bool is_reused = &old != &lives.back() || is_filled;
+    if (first_used_it && is_reused && old.freed_step < reported.second.step) return &old;
   }
   return nullptr;
 }
@@ -154,25 +156,25 @@ std::string remedy_of_race(const hazard& reported) {
     const std::string user = place_of(first);
     const std::string home = "stream " + std::to_string(old->freed_on.number());
     return "call record_stream() for " + user + " before the block is freed, or free it on " +
-           user + ", or let " + home + " wait for an event behind the first before it is freed";
+           user + ", or let " + home + " wait for an event after the first before it is freed";
   }
   if (second.action == party_action::lifetime) {
-    return "wait for " + place_of(first) + " before the memory is taken away";
+    return "wait for " + place_of(first) + " before the memory is removed";
   }
   if (reported.kind == hazard_kind::freed_in_use && first.action == party_action::lifetime) {
     return "queue the use before the memory is freed, and let " + place_of(first) + " wait for " +
            place_of(second) + " first";
   }
   if (second.stream.number() == 0)
-    return "let the host wait for " + place_of(first) + ", or for an event behind the first";
+    return "let the host wait for " + place_of(first) + ", or for an event after the first";
   if (first.stream.number() == 0)
     return "let " + place_of(second) + " wait for what the host did, or do it before it is queued";
   if (first.action == party_action::replayed && second.action == party_action::replayed &&
       first.stream == second.stream) {
     return "make one node of the graph depend on the other";
   }
-  return "record an event on " + place_of(first) + " behind the first, and let " +
-         place_of(second) + " wait for it before the second";
+  return "record an event on " + place_of(first) + " after the first, and let " + place_of(second) +
+         " wait for it before the second";
 }
 
 }  // namespace
@@ -183,17 +185,17 @@ std::string hazard::remedy() const {
     case hazard_kind::freed_in_use:
       return remedy_of_race(*this);
     case hazard_kind::use_after_free:
-      return "queue the last use before the memory is freed: what is queued before may still use "
-             "it";
+      return "queue the last use before the memory is freed; work queued before the free may still "
+             "use it";
     case hazard_kind::bad_access:
       if (nearest || (!blocks.empty() && blocks.back().freed_step == 0))
-        return "use no more bytes than the block has: its neighbours are addresses without memory";
+        return "stay within the block's size; the neighbouring addresses are unmapped";
       return blocks.empty() ? "map the memory, and grant the device access, before work on it is "
                               "queued"
-                            : "queue the last use before the block is freed: its memory has gone "
-                              "back to the driver";
+                            : "queue the last use before the block is freed: its memory was "
+                              "returned to the driver";
     case hazard_kind::out_of_bounds:
-      return "ask for as many bytes as are used: what a size is rounded up to is not handed out";
+      return "allocate the full size you use; bytes added by rounding are not yours";
   }
   return {};
 }
@@ -216,7 +218,7 @@ std::string hazard::message() const {
   }
   if (nearest) out << "\n  nearby: " << distance_of(shared, *nearest) << to_string(*nearest);
   if (kind == hazard_kind::race || kind == hazard_kind::freed_in_use)
-    out << "\n  no stream, event or host order leads from the first to the second";
+    out << "\n  no stream, event or host order puts the first before the second";
   out << "\n  remedy: " << remedy();
   return out.str();
 }

@@ -208,7 +208,7 @@ std::string event_encoder::encode(std::span<const trace_event> events, const tab
 
 const char* event_decoder::decode(std::string_view content, std::uint32_t count,
                                   const table_sizes& tables, std::vector<trace_event>& out) {
-  constexpr const char* cut = "a frame of events is shorter than it says";
+  constexpr const char* cut = "a frame of events is shorter than its header says";
   byte_reader bytes{content};
   const auto unit = bytes.varint();
   const auto kinds = bytes.take(count);
@@ -255,7 +255,7 @@ const char* event_decoder::decode(std::string_view content, std::uint32_t count,
       if (!column.empty()) return fail("a column is longer than its events");
     }
   }
-  if (!bytes.empty()) return fail("a frame of events is longer than it says");
+  if (!bytes.empty()) return fail("a frame of events is longer than its header says");
   if (const char* const problem = resolve(events, tables, *unit)) return fail(problem);
   return nullptr;
 }
@@ -277,7 +277,7 @@ const char* event_decoder::resolve(std::span<trace_event> events, const table_si
       if (number >= blocks_.count()) return "an event names a block that was not allocated";
       each.address = addresses_[number];
       const auto& block = *blocks_.find(each.address);
-      if (block.number != number) return "a block is named whose place another one has";
+      if (block.number != number) return "an event names a block whose address another block has";
       each.size = block.size + unzigzag(each.size);
       const std::uint64_t stream = block.stream + unzigzag(each.stream);
       if (stream > UINT32_MAX) return "a stream is not in the table";

@@ -49,7 +49,7 @@ result<void> file_writer::write_names() {
   if (names_.empty()) return state_;
   // Frames have a size that they may not pass; names that pass it are no names.
   if (names_.content().size() > most_frame_bytes || names_.entries() > most_records) {
-    state_ = error{{.code = errc::size_overflow, .detail = part() + ": the names are too many"}};
+    state_ = error{{.code = errc::size_overflow, .detail = part() + ": too many names"}};
     return state_;
   }
   std::string out;

@@ -48,7 +48,7 @@ class name_decoder {
       : bytes_{content}, recording_{recording} {}
 
   [[nodiscard]] const char* entry() {
-    constexpr const char* cut = "a frame of names is shorter than it says";
+    constexpr const char* cut = "a frame of names is shorter than its header says";
     const auto kind = bytes_.take(1);
     if (!kind) return cut;
     switch (static_cast<name_kind>(kind->front())) {
@@ -124,8 +124,7 @@ class name_decoder {
     frames.reserve(static_cast<std::size_t>(*depth));
     for (std::uint64_t i = 0; i < *depth; ++i) {
       const auto frame = bytes_.varint();
-      if (!frame || *frame >= recording_.frames.size())
-        return "a stack names a frame that is not there";
+      if (!frame || *frame >= recording_.frames.size()) return "a stack names an unknown frame";
       frames.push_back(static_cast<std::uint32_t>(*frame));
     }
     recording_.stacks.push_back(std::move(frames));
@@ -142,7 +141,7 @@ const char* decode_names(std::string_view content, std::uint32_t entries, record
   name_decoder decoder{content, recording};
   for (std::uint32_t i = 0; i < entries; ++i)
     if (const char* const problem = decoder.entry()) return problem;
-  return decoder.done() ? nullptr : "a frame of names is longer than it says";
+  return decoder.done() ? nullptr : "a frame of names is longer than its header says";
 }
 
 }}}  // namespace weir::v0::trace

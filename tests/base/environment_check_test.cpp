@@ -34,7 +34,7 @@ struct environment_check : ::testing::Test {
 };
 
 constexpr auto ended = [](int status) { return ::testing::ExitedWithCode(0)(status); };
-constexpr const char* bad = "weir: bad_option: an option is unknown or its value cannot be read: ";
+constexpr const char* bad = "weir: bad_option: unknown option or invalid value: ";
 
 TEST_F(environment_check, names_the_nearest_variable_once) {
   EXPECT_EXIT(check_with({{"WEIR_HEAP_LIMT", "1GiB"}}), ended,
@@ -48,7 +48,8 @@ TEST_F(environment_check, names_the_nearest_variable_once) {
 
 TEST_F(environment_check, names_a_value_that_cannot_be_read_once) {
   EXPECT_EXIT(check_with({{"WEIR_HEAP_LIMIT", "much"}}), ended,
-              "^" + std::string{bad} + "WEIR_HEAP_LIMIT: heap_limit: \"much\" [^\n]*\n$");
+              "^" + std::string{bad} +
+                  "WEIR_HEAP_LIMIT: heap_limit: expected a size [^\n]*, got \"much\"\n$");
 }
 
 TEST_F(environment_check, says_nothing_of_known_variables_and_of_empty_ones) {
@@ -73,7 +74,9 @@ TEST_F(environment_check, leaves_out_what_cannot_be_read) {
   EXPECT_EQ(read.sim_devices, 2);
   EXPECT_EQ(read.sim_seed, 5u);
   ASSERT_EQ(reported.size(), 1u);
-  EXPECT_THAT(reported.front(), ::testing::StartsWith("WEIR_SIM_SEED: sim_seed: \"many\""));
+  EXPECT_THAT(
+      reported.front(),
+      ::testing::StartsWith("WEIR_SIM_SEED: sim_seed: expected a whole number, got \"many\""));
 }
 
 TEST(allocator_options, have_the_values_of_the_environment_where_the_program_sets_none) {

@@ -31,7 +31,7 @@ constexpr errc all_codes[] = {
 
 TEST(errc, has_names_meanings_and_fixed_numbers) {
   EXPECT_EQ(name(errc::driver_unavailable), "driver_unavailable");
-  EXPECT_EQ(meaning(errc::out_of_memory), "no room for the request");
+  EXPECT_EQ(meaning(errc::out_of_memory), "not enough memory for the request");
   // Numbers are ABI: these were published and must stay.
   EXPECT_EQ(static_cast<int>(errc::invalid_argument), 1);
   EXPECT_EQ(static_cast<int>(errc::out_of_memory), 4);
@@ -95,7 +95,7 @@ TEST(error_message, says_all_that_is_known) {
                     .requested = 64_MiB,
                     .detail = "device 0"}};
   EXPECT_EQ(full.message(),
-            "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): device 0");
+            "out_of_memory: not enough memory for the request (cuMemCreate = 2, 64 MiB): device 0");
 }
 
 TEST(error_message, leaves_out_what_is_not_known) {
@@ -107,9 +107,9 @@ TEST(error_message, leaves_out_what_is_not_known) {
   EXPECT_EQ((error{{.code = errc::not_ready, .native = 600}}).message(),
             "not_ready: the work has not finished (native code 600)");
   EXPECT_EQ((error{{.code = errc::out_of_memory, .requested = 1_GiB}}).message(),
-            "out_of_memory: no room for the request (1 GiB)");
+            "out_of_memory: not enough memory for the request (1 GiB)");
   EXPECT_EQ((error{{.code = errc::bad_option, .detail = "x"}}).message(),
-            "bad_option: an option is unknown or its value cannot be read: x");
+            "bad_option: unknown option or invalid value: x");
 }
 
 TEST(raise, throws_what_fits_the_code) {

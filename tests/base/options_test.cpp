@@ -83,20 +83,20 @@ TEST(options, take_the_spellings_they_document) {
 
 TEST(options, out_of_range_are_refused_with_the_range) {
   EXPECT_EQ(refusal("sim_devices", "0"),
-            "sim_devices: \"0\" is no whole number from 1 to 16 (devices)");
+            "sim_devices: expected a whole number from 1 to 16 (devices), got \"0\"");
   EXPECT_EQ(refusal("sim_devices", "17"),
-            "sim_devices: \"17\" is no whole number from 1 to 16 (devices)");
+            "sim_devices: expected a whole number from 1 to 16 (devices), got \"17\"");
   EXPECT_EQ(refusal("sim_capacity", "1MiB"),
-            "sim_capacity: \"1MiB\" is no size from 1GiB to 1TiB (bytes)");
+            "sim_capacity: expected a size from 1GiB to 1TiB (bytes), got \"1MiB\"");
   EXPECT_EQ(refusal("sim_lag", "3601s"),
-            "sim_lag: \"3601s\" is no duration from 0s to 3600s (ns, us, ms or s)");
+            "sim_lag: expected a duration from 0s to 3600s (ns, us, ms or s), got \"3601s\"");
   EXPECT_EQ(refusal("sim_lag", "-1ns"),
-            "sim_lag: \"-1ns\" is no duration from 0s to 3600s (ns, us, ms or s)");
+            "sim_lag: expected a duration from 0s to 3600s (ns, us, ms or s), got \"-1ns\"");
 }
 
 TEST(options, that_cannot_be_read_are_refused) {
-  EXPECT_EQ(refusal("runtime", "gpu"), "runtime: \"gpu\" is none of auto, cuda, sim");
-  EXPECT_THAT(refusal("sim_hazards", "yes"), HasSubstr("is no switch (on or off)"));
+  EXPECT_EQ(refusal("runtime", "gpu"), "runtime: expected one of auto, cuda, sim, got \"gpu\"");
+  EXPECT_THAT(refusal("sim_hazards", "yes"), HasSubstr("expected a switch (on or off)"));
   for (const char* text : {"", "1x", " 1", "1 ", "0x1", "1.0", "99999999999999999999"})
     EXPECT_THAT(refusal("sim_devices", text), StartsWith("sim_devices: ")) << text;
   for (const char* text : {"", "5", "5 s", "5m", "s", "9223372036854775807s", "1e3ns"})
@@ -129,19 +129,19 @@ TEST(options, that_cannot_be_read_leave_the_value_before) {
 
 TEST(options, with_an_unknown_name_are_refused_with_the_nearest) {
   EXPECT_EQ(refusal("sim_device", "2"),
-            "\"sim_device\" is no option; the nearest is \"sim_devices\"");
+            "unknown option \"sim_device\"; did you mean \"sim_devices\"?");
   EXPECT_THAT(refusal("simcapacity", "2"), HasSubstr("\"sim_capacity\""));
   EXPECT_THAT(refusal("Runtime", "2"), HasSubstr("\"runtime\""));
-  EXPECT_EQ(refusal("", "2"), "\"\" is no option; the nearest is \"live\"");
+  EXPECT_EQ(refusal("", "2"), "unknown option \"\"; did you mean \"live\"?");
   // The whole name counts: three letters make "live" of it, four must be put before it.
-  EXPECT_EQ(refusal("mode", "2"), "\"mode\" is no option; the nearest is \"live\"");
+  EXPECT_EQ(refusal("mode", "2"), "unknown option \"mode\"; did you mean \"live\"?");
   // Each letter put in, taken out or changed counts as much.
-  EXPECT_EQ(refusal("rec", "2"), "\"rec\" is no option; the nearest is \"record\"");
-  EXPECT_EQ(refusal("ver", "2"), "\"ver\" is no option; the nearest is \"live\"");
+  EXPECT_EQ(refusal("rec", "2"), "unknown option \"rec\"; did you mean \"record\"?");
+  EXPECT_EQ(refusal("ver", "2"), "unknown option \"ver\"; did you mean \"live\"?");
   // Of several that are as near, the table's first: sim_seed, before sim_mode and sim_lag.
-  EXPECT_EQ(refusal("sim_xxxx", "2"), "\"sim_xxxx\" is no option; the nearest is \"sim_seed\"");
+  EXPECT_EQ(refusal("sim_xxxx", "2"), "unknown option \"sim_xxxx\"; did you mean \"sim_seed\"?");
   EXPECT_EQ(refusal(std::string(100'000, 'x'), "2"),
-            '"' + std::string(64, 'x') + "\" is no option; the nearest is \"heap_exportable\"");
+            "unknown option \"" + std::string(64, 'x') + "\"; did you mean \"heap_exportable\"?");
 }
 
 TEST(options, with_choices_take_and_write_each_of_them) {
@@ -185,7 +185,7 @@ TEST(options, with_choices_take_and_write_each_of_them) {
           {"auto", rdma_use::automatic}, {"on", rdma_use::on}, {"off", rdma_use::off}});
   // A number that is no choice is shown as it is, and refused when it is read back.
   EXPECT_EQ(to_string(static_cast<runtime_choice>(7)), "7");
-  EXPECT_EQ(refusal("runtime", "7"), "runtime: \"7\" is none of auto, cuda, sim");
+  EXPECT_EQ(refusal("runtime", "7"), "runtime: expected one of auto, cuda, sim, got \"7\"");
 }
 
 TEST(option_lists, set_several) {
@@ -218,7 +218,7 @@ TEST(option_lists, set_all_or_none) {
 TEST(option_lists, refuse_what_is_no_pair) {
   options target;
   EXPECT_EQ(set_all(target, "sim_devices").error().detail(),
-            "\"sim_devices\" is not of the form name=value");
+            "expected name=value, got \"sim_devices\"");
   EXPECT_FALSE(set_all(target, ",sim_devices=2"));
   EXPECT_FALSE(set_all(target, "sim_devices=2,,sim_seed=2"));
   EXPECT_EQ(target, options{});
@@ -281,7 +281,8 @@ TEST(options_from_environment, name_the_variable_that_is_wrong) {
   const auto read = options_from_environment(pretend({{"WEIR_SIM_DEVICES", "many"}}));
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().detail(),
-            "WEIR_SIM_DEVICES: sim_devices: \"many\" is no whole number from 1 to 16 (devices)");
+            "WEIR_SIM_DEVICES: sim_devices: expected a whole number from 1 to 16 (devices), got "
+            "\"many\"");
 }
 
 TEST(options_from_environment, reads_the_process_s_own_by_default) {

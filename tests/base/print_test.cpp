@@ -85,7 +85,7 @@ TEST(print, errors) {
                       .requested = 64_MiB,
                       .detail = "a detail"}};
   EXPECT_EQ(to_string(reason),
-            "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): a detail");
+            "out_of_memory: not enough memory for the request (cuMemCreate = 2, 64 MiB): a detail");
   EXPECT_EQ(streamed(reason), reason.message());
 }
 
@@ -227,8 +227,8 @@ TEST(print, runtimes) {
   description.missing_calls = {"cuMemCreate", "cuStreamGetId"};
   description.no_real_driver = error{{.code = errc::no_device}};
   EXPECT_EQ(streamed(description),
-            "libcuda.so.1, CUDA 12.8; lacks cuMemCreate, cuStreamGetId; no real driver: "
-            "no_device: there is no such device");
+            "libcuda.so.1, CUDA 12.8; lacks cuMemCreate, cuStreamGetId; no real driver: no_device: "
+            "the device does not exist");
 }
 
 TEST(print, captures_and_virtual_memory) {
@@ -254,13 +254,13 @@ TEST(print, hazards) {
                          .second = {.label = "host read", .order = 2, .extent = {0x1010, 16}},
                          .shared = {0x1010, 16}};
   EXPECT_EQ(to_string(race),
-            "race: two accesses that nothing keeps apart: 16 bytes at 0x1010\n"
-            "  first:  fill, operation 3 of stream 7, writes [0x1000, 0x1040), 64 bytes, "
-            "queued at 1.500 us\n"
+            "race: two unordered accesses: 16 bytes at 0x1010\n"
+            "  first:  fill, operation 3 of stream 7, writes [0x1000, 0x1040), 64 bytes, queued at "
+            "1.500 us\n"
             "  second: host read, operation 2 of the host, reads [0x1010, 0x1020), 16 bytes, "
             "queued at 0.000 us\n"
-            "  no stream, event or host order leads from the first to the second\n"
-            "  remedy: let the host wait for stream 7, or for an event behind the first");
+            "  no stream, event or host order puts the first before the second\n"
+            "  remedy: let the host wait for stream 7, or for an event after the first");
   EXPECT_EQ(race.message(), to_string(race));
   EXPECT_EQ(to_string(sim::hazard_kind::out_of_bounds), "out_of_bounds");
   sim::block_life life{.extent = {0x1000, 1000},

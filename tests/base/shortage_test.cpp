@@ -66,7 +66,7 @@ TEST(shortage, nothing_helps_what_is_larger_than_the_device) {
   EXPECT_EQ(obstacle_of(sample(gib)), obstacle::device);
   EXPECT_EQ(obstacle_of(sample(gib + 1)), obstacle::too_large);
   EXPECT_EQ(verdict_of(sample(200 * gib)),
-            "The request is larger than the device, which has 1 GiB. Ask for less.");
+            "The request is larger than the device, which has 1 GiB. Request less.");
 }
 
 TEST(shortage, a_limit_is_raised_or_memory_freed) {
@@ -99,10 +99,10 @@ TEST(shortage, a_limit_is_not_to_be_raised_where_the_device_has_no_more) {
             "more.");
   about.device_free = 100 * mib;
   about.live = 99 * mib;
-  EXPECT_EQ(verdict_of(about),
-            "The allocator's limit of 512 MiB is in the way: 99 MiB are live, 400 MiB reserved. "
-            "Raising it alone does not help, with 100 MiB free of the device's 1 GiB. Ask for "
-            "less.");
+  EXPECT_EQ(
+      verdict_of(about),
+      "The allocator's limit of 512 MiB is in the way: 99 MiB are live, 400 MiB reserved. Raising "
+      "it alone does not help, with 100 MiB free of the device's 1 GiB. Request less.");
   // Where only live memory is known, no more than the rest of the device can be free.
   about = {.requested = 500 * mib, .live = 600 * mib, .limit = 700 * mib, .device_total = gib};
   EXPECT_EQ(verdict_of(about),
@@ -131,7 +131,7 @@ TEST(shortage, growth_takes_more_than_the_request_and_meets_the_limit) {
   EXPECT_EQ(obstacle_of(about), obstacle::limit);
   EXPECT_EQ(verdict_of(about),
             "The allocator's limit of 512 MiB is in the way: 400 MiB are live, 400 MiB reserved. "
-            "Raise it, or free something.");
+            "Raise it, or free memory.");
 }
 
 TEST(shortage, a_device_may_be_full_of_our_own) {
@@ -150,10 +150,9 @@ TEST(shortage, a_device_may_be_full_of_our_own) {
   EXPECT_EQ(verdict_of(about),
             "The device is full: of its 1 GiB this allocator has 300 MiB live. Free 76 MiB more.");
   about.device_free = 300 * mib;
-  EXPECT_EQ(
-      verdict_of(about),
-      "The device is full: of its 1 GiB this allocator has 300 MiB live, others hold 324 MiB. "
-      "Ask for less.");
+  EXPECT_EQ(verdict_of(about),
+            "The device is full: of its 1 GiB this allocator has 300 MiB live, others hold 324 "
+            "MiB. Request less.");
 }
 
 TEST(shortage, others_may_hold_it) {
@@ -161,12 +160,12 @@ TEST(shortage, others_may_hold_it) {
   about.device_free = 350 * mib;
   EXPECT_EQ(obstacle_of(about), obstacle::elsewhere);
   EXPECT_EQ(verdict_of(about),
-            "Others than this allocator hold 274 MiB of the device's 1 GiB: have them release 50 "
+            "Other users of the device hold 274 MiB of the device's 1 GiB: have them release 50 "
             "MiB, or free as much here.");
   about.live = 49 * mib;
-  EXPECT_EQ(verdict_of(about),
-            "Others than this allocator hold 274 MiB of the device's 1 GiB: have them release 50 "
-            "MiB.");
+  EXPECT_EQ(
+      verdict_of(about),
+      "Other users of the device hold 274 MiB of the device's 1 GiB: have them release 50 MiB.");
   // A recording does not know what the device had left.
   about = sample(500 * mib);
   about.device_free.reset();
@@ -174,7 +173,7 @@ TEST(shortage, others_may_hold_it) {
   about.failed = true;
   EXPECT_EQ(obstacle_of(about), obstacle::elsewhere);
   EXPECT_EQ(verdict_of(about),
-            "Others than this allocator hold at least 124 MiB of the device's 1 GiB: 300 MiB are "
+            "Other users of the device hold at least 124 MiB of the device's 1 GiB: 300 MiB are "
             "live here, 400 MiB reserved.");
 }
 
@@ -186,7 +185,7 @@ TEST(shortage, others_are_named_where_they_are_known) {
       {.name = "small", .process = 7, .priority = -1, .floor = 0, .held = 24 * mib},
       {.name = "large", .process = 9, .priority = 2, .floor = 100 * mib, .held = 250 * mib}};
   EXPECT_EQ(verdict_of(about),
-            "Others than this allocator hold 274 MiB of the device's 1 GiB: have them release 50 "
+            "Other users of the device hold 274 MiB of the device's 1 GiB: have them release 50 "
             "MiB. Of these: large (process 9, floor 100 MiB, priority 2) holds 250 MiB, small "
             "(process 7, floor 0 B, priority -1) holds 24 MiB.");
   EXPECT_EQ(holders_of({}), "");
@@ -200,8 +199,8 @@ TEST(shortage, enough_may_be_free_in_pieces) {
   about.failed = true;
   EXPECT_EQ(obstacle_of(about), obstacle::fragments);
   const std::string pieces =
-      "100 MiB are reserved and in no block, but in pieces, the longest 60 MiB; 80 MiB are asked "
-      "for in one.";
+      "100 MiB are reserved and free, but in pieces of at most 60 MiB; the request needs 80 MiB in "
+      "one piece.";
   EXPECT_EQ(verdict_of(about), pieces);
   about.limit = 450 * mib;
   EXPECT_EQ(verdict_of(about), pieces + " Raise the limit of 450 MiB by 30 MiB.");
@@ -219,13 +218,12 @@ TEST(shortage, a_piece_that_is_long_enough_may_be_kept_for_others) {
   about.failed = true;
   EXPECT_EQ(obstacle_of(about), obstacle::fragments);
   EXPECT_EQ(verdict_of(about),
-            "100 MiB are reserved and in no block, 60 MiB of it in one piece, but it is kept for "
-            "other streams, or for work that has not completed.");
+            "100 MiB are reserved and free, 60 MiB of it in one piece, but it is kept for other "
+            "streams, or for work that has not completed.");
   about.limit = 450 * mib;
   EXPECT_EQ(verdict_of(about),
-            "100 MiB are reserved and in no block, 60 MiB of it in one piece, but it is kept for "
-            "other streams, or for work that has not completed. Raise the limit of 450 MiB by 10 "
-            "MiB.");
+            "100 MiB are reserved and free, 60 MiB of it in one piece, but it is kept for other "
+            "streams, or for work that has not completed. Raise the limit of 450 MiB by 10 MiB.");
 }
 
 TEST(shortage, what_checks_take_is_told_where_something_is_in_the_way) {
@@ -235,11 +233,10 @@ TEST(shortage, what_checks_take_is_told_where_something_is_in_the_way) {
   about.tag = "weights";
   about.tag_live = 80 * mib;
   about.tag_limit = 100 * mib;
-  EXPECT_EQ(
-      verdict_of(about),
-      "The limit of tag \"weights\", 100 MiB, is in the way: 80 MiB are live with it. Raise it "
-      "by 10 MiB, or free 10 MiB of the tag. heap_debug takes 50 MiB of what is reserved, around "
-      "blocks and for those that were freed; red_zones takes less than guard_pages.");
+  EXPECT_EQ(verdict_of(about),
+            "The limit of tag \"weights\", 100 MiB, is in the way: 80 MiB are live with it. Raise "
+            "it by 10 MiB, or free 10 MiB of the tag. heap_debug uses 50 MiB of the reserved "
+            "memory, around blocks and for freed blocks; red_zones uses less than guard_pages.");
 }
 
 TEST(shortage, a_driver_may_refuse) {
@@ -254,8 +251,8 @@ TEST(shortage, what_is_not_known_cannot_be_told) {
   shortage about{.requested = 20 * mib, .live = 30 * mib, .failed = true};
   EXPECT_EQ(obstacle_of(about), obstacle::unknown);
   EXPECT_EQ(verdict_of(about),
-            "30 MiB are live. How much memory the device had is not known, so whether it was full "
-            "or in fragments cannot be told.");
+            "30 MiB are live. The device's free memory is unknown, so weir cannot say whether it "
+            "was full or fragmented.");
   about.device_total = 100 * mib;
   EXPECT_EQ(obstacle_of(about), obstacle::unknown);
   about.reserved = 30 * mib;

@@ -55,9 +55,8 @@ TEST(tag, takes_names_of_1_to_255_bytes) {
   for (const std::string& name : {std::string{}, std::string(256, 'x')}) {
     const auto refused = tag::named(name);
     ASSERT_FALSE(refused) << name.size();
-    EXPECT_EQ(
-        refused.error(),
-        (error{{.code = errc::invalid_argument, .detail = "a tag's name has 1 to 255 bytes"}}));
+    EXPECT_EQ(refused.error(),
+              (error{{.code = errc::invalid_argument, .detail = "name must have 1 to 255 bytes"}}));
   }
 }
 
@@ -74,7 +73,7 @@ std::string wrong_at_the_limit() {
   const auto refused = tag::named("tag test one too many");
   if (refused) return "one tag too many";
   if (refused.error() !=
-      error{{.code = errc::limit_exceeded, .detail = "there are 1024 tags already"}})
+      error{{.code = errc::limit_exceeded, .detail = "a process can have 1024 tags; reuse one"}})
     return "another error: " + refused.error().message();
   return "";
 }

@@ -148,7 +148,8 @@ TEST_F(copy_calls, a_side_that_reaches_over_the_end_of_the_addresses_is_refused)
 TEST_F(copy_calls, devices_of_different_runtimes_are_refused) {
   const auto elsewhere = runtime::open_simulated(machine).value();
   const auto foreign = elsewhere->device(device_id{0}).value();
-  const error refused{{.code = errc::invalid_argument, .detail = "devices of different runtimes"}};
+  const error refused{{.code = errc::invalid_argument,
+                       .detail = "source and destination belong to different runtimes"}};
   EXPECT_EQ(copy_peer(to, foreign, from, gpu(), 4_B, *on).error(), refused);
   EXPECT_EQ(copy_peer(to, gpu(), from, foreign, 4_B, *on).error(), refused);
   EXPECT_EQ(copy_peer(to, foreign, from, foreign, 4_B, *on).error(), refused);
@@ -297,13 +298,13 @@ TEST_F(copy_calls, grids_that_cannot_hold_the_box_are_refused_before_the_driver_
     EXPECT_EQ(code_of(outcome), errc::invalid_argument);
     return outcome ? "" : outcome.error().detail();
   };
-  const std::string narrow = "a pitch below the width";
+  const std::string narrow = "pitch must be at least the width";
   EXPECT_EQ(refused({to, 15_B, 1}, {from, 16_B, 1}, {16_B, 1, 2}), narrow) << "planes of one row";
   EXPECT_EQ(refused({to, 16_B, 1}, {from, 15_B, 1}, {16_B, 1, 2}), narrow);
   EXPECT_EQ(refused({to, 15_B}, {from, 16_B}, {16_B, 2, 1}), narrow);
   EXPECT_EQ(refused({to, 16_B}, {from, 15_B}, {16_B, 2, 1}), narrow);
   EXPECT_EQ(refused({to, 15_B, 2}, {from, 16_B, 2}, {16_B, 2, 2}), narrow);
-  const std::string low = "a plane with too few rows";
+  const std::string low = "rows per plane must be at least the height";
   EXPECT_EQ(refused({to, 16_B, 1}, {from, 16_B, 2}, {16_B, 2, 2}), low);
   EXPECT_EQ(refused({to, 16_B, 2}, {from, 16_B, 1}, {16_B, 2, 2}), low);
   const auto filled = fill_2d({to, 15_B}, 1, 16_B, 2, *on);
@@ -413,13 +414,13 @@ TEST_F(copy_calls, items_of_a_batch_may_touch_but_not_overlap) {
   EXPECT_EQ(with({to + 100, to + 40, 1_B}), std::nullopt);
   EXPECT_EQ(with({to + 100, to + 8, 25_B}), refused) << "a source across a destination";
   EXPECT_EQ(batch({{to, from, 8_B}, {to + 4, from + 8, 8_B}}).error(),
-            (error{{.code = refused, .detail = "two destinations overlap"}}));
+            (error{{.code = refused, .detail = "two destinations of the batch overlap"}}));
   EXPECT_EQ(batch({{to, from, 8_B}, {from + 4, from + 8, 4_B}}).error(),
             (error{{.code = refused, .detail = "source and destination overlap"}}));
   EXPECT_EQ(batch({{to, from, 8_B}, {nullptr, from + 8, 4_B}}).error(),
-            (error{{.code = refused, .requested = 4_B, .detail = "item 1: a null address"}}));
+            (error{{.code = refused, .requested = 4_B, .detail = "item 1: the address is null"}}));
   EXPECT_EQ(batch({{to, from, 8_B}, {to + 8, nullptr, 4_B}}).error(),
-            (error{{.code = refused, .requested = 4_B, .detail = "item 1: a null address"}}));
+            (error{{.code = refused, .requested = 4_B, .detail = "item 1: the address is null"}}));
   EXPECT_EQ(batch({{to, from, bytes::max()}}).error(),
             (error{{.code = errc::size_overflow, .requested = bytes::max(), .detail = "item 0"}}));
 }

@@ -119,7 +119,7 @@ TEST_P(copies, refuse_what_cannot_be) {
                     .detail = "source and destination overlap"}}));
   EXPECT_EQ(
       copy_bytes(first, nullptr, 4_B, on).error(),
-      (error{{.code = errc::invalid_argument, .requested = 4_B, .detail = "a null address"}}));
+      (error{{.code = errc::invalid_argument, .requested = 4_B, .detail = "the address is null"}}));
   std::vector<word> few(63);
   EXPECT_EQ(code_of(weir::copy(some, few, on)), errc::invalid_argument);
   EXPECT_EQ(code_of(fill_bytes(nullptr, 0, 1_B, on)), errc::invalid_argument);

@@ -132,7 +132,7 @@ class c_arguments : public c_memory {
   template <class Handle>
   void close_one(const char* noun, Handle* handle, weir_error (*close)(Handle*)) {
     EXPECT_OK(close(handle));
-    EXPECT_EQ(said(close(handle)), std::string{"closed: the "} + noun + " was closed");
+    EXPECT_EQ(said(close(handle)), std::string{"closed: the "} + noun + " is closed");
     EXPECT_OK(close(nullptr));
     closed.emplace_back(noun, handle);
   }
@@ -149,10 +149,11 @@ class c_arguments : public c_memory {
       }
       const bool is_event = row.noun == "event";
       void* const of_another_kind = is_event ? static_cast<void*>(snapshot) : event;
-      EXPECT_EQ(said(row.with(of_another_kind)), "invalid_argument: this is no " + row.noun);
-      EXPECT_EQ(said(row.with(&number)), "invalid_argument: this is no " + row.noun);
+      EXPECT_EQ(said(row.with(of_another_kind)),
+                "invalid_argument: expected a handle of kind " + row.noun);
+      EXPECT_EQ(said(row.with(&number)), "invalid_argument: expected a handle of kind " + row.noun);
       if (void* const gone = closed_one(row.noun)) {
-        EXPECT_EQ(said(row.with(gone)), "closed: the " + row.noun + " was closed");
+        EXPECT_EQ(said(row.with(gone)), "closed: the " + row.noun + " is closed");
       }
     }
     // What a failed call should have written is untouched.
@@ -531,7 +532,7 @@ TEST_F(c_arguments, are_a_buffer_where_one_is_needed) {
   });
   EXPECT_EQ(
       said(weir_buffer_create_managed(runtime, 0, 1, 0, 0, elsewhere, handle_out<weir_buffer>())),
-      "bad_stream: the stream is of another device");
+      "bad_stream: the stream belongs to another device");
 }
 
 TEST_F(c_arguments, are_of_a_link_where_one_is_needed) {
@@ -589,8 +590,8 @@ TEST_F(c_arguments, of_an_allocation_that_fails_leave_a_null_pointer) {
     if (!row.takes_null) {
       EXPECT_EQ(with(nullptr), "invalid_argument: the " + row.noun + " is null");
     }
-    EXPECT_EQ(with(event), "invalid_argument: this is no " + row.noun);
-    EXPECT_EQ(with(closed_one(row.noun)), "closed: the " + row.noun + " was closed");
+    EXPECT_EQ(with(event), "invalid_argument: expected a handle of kind " + row.noun);
+    EXPECT_EQ(with(closed_one(row.noun)), "closed: the " + row.noun + " is closed");
   }
   for (weir_error code : {weir_allocator_allocate(memory, 1, stream, nullptr),
                           weir_allocator_allocate_aligned(memory, 1, 512, stream, nullptr),
@@ -845,8 +846,10 @@ TEST_F(c_arguments, have_only_flags_that_there_are) {
   const std::uint32_t first_unknown[] = {1 << 1, 1 << 3, 1 << 2, 1 << 1, 1 << 1,
                                          1 << 1, 1 << 3, 1 << 4, 1 << 2, 1 << 1};
   for (int row = 0; row < 10; ++row) {
-    EXPECT_EQ(said(call(row, first_unknown[row])), "invalid_argument: a flag is unknown") << row;
-    EXPECT_EQ(said(call(row, 1U << 31)), "invalid_argument: a flag is unknown") << row;
+    EXPECT_EQ(said(call(row, first_unknown[row])),
+              "invalid_argument: flags contains an unknown bit")
+        << row;
+    EXPECT_EQ(said(call(row, 1U << 31)), "invalid_argument: flags contains an unknown bit") << row;
   }
   EXPECT_EQ(out, &number);
 }
@@ -875,9 +878,9 @@ void expect_to_know_its_version(const char* parameter,
   for (const std::size_t size :
        {std::size_t{0}, sizeof(Info) - 1, std::size_t{65537}, std::size_t{0xffff'ffff}}) {
     const auto untouched = before(size);
-    EXPECT_EQ(said(call(&info.known)), "bad_version: struct_size is " + std::to_string(size) +
-                                           ", the first version has " +
-                                           std::to_string(sizeof(Info)));
+    EXPECT_EQ(said(call(&info.known)), "bad_version: struct_size must be from " +
+                                           std::to_string(sizeof(Info)) + " to 65536, got " +
+                                           std::to_string(size));
     EXPECT_EQ(std::memcmp(&info, &untouched, sizeof(info)), 0);
   }
   static_cast<void>(before(sizeof(Info)));
@@ -947,11 +950,12 @@ void expect_to_be_understood(Info info, const std::function<weir_error(const Inf
   EXPECT_OK(call(nullptr));
   EXPECT_OK(call(&info));
   info.struct_size = 0xffff'ffff;
-  EXPECT_EQ(said(call(&info)), "bad_version: struct_size is 4294967295, the first version has " +
-                                   std::to_string(sizeof(Info)));
+  EXPECT_EQ(said(call(&info)), "bad_version: struct_size must be from " +
+                                   std::to_string(sizeof(Info)) + " to 65536, got 4294967295");
   info.struct_size = sizeof(Info) - 1;
-  EXPECT_EQ(said(call(&info)), "bad_version: struct_size is " + std::to_string(sizeof(Info) - 1) +
-                                   ", the first version has " + std::to_string(sizeof(Info)));
+  EXPECT_EQ(said(call(&info)), "bad_version: struct_size must be from " +
+                                   std::to_string(sizeof(Info)) + " to 65536, got " +
+                                   std::to_string(sizeof(Info) - 1));
   newer<Info> later{};
   later.known = good;
   later.known.struct_size = sizeof(later);
@@ -959,7 +963,8 @@ void expect_to_be_understood(Info info, const std::function<weir_error(const Inf
   for (const std::size_t said_at : {std::size_t{0}, sizeof(later.rest) - 1}) {
     later.rest[said_at] = 1;
     EXPECT_EQ(said(call(&later.known)),
-              "bad_version: the structure says something that only a newer weir understands");
+              "bad_version: the structure is larger than this version of weir knows, and its "
+              "further members are not zero; use a newer weir");
     later.rest[said_at] = 0;
   }
 }

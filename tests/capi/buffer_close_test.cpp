@@ -49,14 +49,14 @@ TEST_F(c_buffer_close, is_seen_by_a_call_that_had_found_the_buffer) {
     const auto lock = object->lock_open();
     ASSERT_FALSE(lock.has_value());
     EXPECT_EQ(lock.error().code(), errc::closed);
-    EXPECT_EQ(lock.error().detail(), "the buffer was closed");
+    EXPECT_EQ(lock.error().detail(), "the buffer is closed");
   }
   weir_buffer* freed = nullptr;
   ASSERT_OK(weir_buffer_pool_take(pool, mib, 0, stream, &freed));
   const auto object = capi::find(freed).value();
   EXPECT_OK(weir_buffer_pool_free(pool, freed, other));
   EXPECT_EQ(object->lock_open().code(), errc::closed);
-  EXPECT_EQ(said(weir_buffer_close(freed)), "closed: the buffer was closed");
+  EXPECT_EQ(said(weir_buffer_close(freed)), "closed: the buffer is closed");
 }
 
 // Another thread may be in a call that waits, and is not there in the child.

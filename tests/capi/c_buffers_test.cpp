@@ -82,18 +82,20 @@ TEST_F(c_buffers, that_are_pinned_are_seen_from_both_sides) {
   EXPECT_EQ(said(weir_buffer_record_stream(buffer, stream)),
             "not_supported: pinned buffers are not stream-ordered; wait for the stream before "
             "closing them");
-  EXPECT_EQ(said(weir_buffer_resize(buffer, 1)),
-            "not_supported: only buffers of an allocator, and plain ones, can do this");
-  EXPECT_EQ(said(weir_buffer_hand_over(buffer, stream)),
-            "not_supported: only buffers of an allocator, and plain ones, can do this");
+  EXPECT_EQ(
+      said(weir_buffer_resize(buffer, 1)),
+      "not_supported: only buffers created from an allocator, and plain ones, support this call");
+  EXPECT_EQ(
+      said(weir_buffer_hand_over(buffer, stream)),
+      "not_supported: only buffers created from an allocator, and plain ones, support this call");
   EXPECT_EQ(said(weir_buffer_begin_host(buffer)),
-            "not_supported: only managed buffers can do this");
+            "not_supported: only managed buffers support this call");
   const std::uint64_t freed = calls(driver::call::mem_free_host);
   EXPECT_OK(weir_buffer_close(buffer));
   EXPECT_EQ(calls(driver::call::mem_free_host), freed + 1);
   weir_buffer* none = nullptr;
   EXPECT_EQ(said(weir_buffer_create_pinned(runtime, 0, 0, &none)),
-            "invalid_argument: the size is zero");
+            "invalid_argument: size must be greater than zero");
 }
 
 TEST_F(c_buffers, keep_their_bytes_when_they_are_resized) {
@@ -265,9 +267,9 @@ TEST_F(c_managed_buffers, are_made_as_they_were_asked_for) {
 
   for (const std::int32_t none : {-1, 3})
     EXPECT_EQ(said(weir_buffer_create_managed(runtime, 0, 1, 0, none, stream, &made)),
-              "invalid_argument: there is no such attachment");
+              "invalid_argument: attachment: unknown value");
   EXPECT_EQ(said(weir_buffer_create_managed(runtime, 0, 0, 0, 0, stream, &made)),
-            "invalid_argument: the size is zero");
+            "invalid_argument: size must be greater than zero");
 }
 
 TEST_F(c_managed_buffers, are_the_hosts_when_their_streams_are_done) {
@@ -293,7 +295,7 @@ TEST_F(c_managed_buffers, are_the_hosts_when_their_streams_are_done) {
   EXPECT_OK(weir_buffer_end_host(buffer));
   EXPECT_OK(weir_buffer_use_on(buffer, stream));
   EXPECT_EQ(said(weir_buffer_end_host(buffer)),
-            "invalid_argument: the host does not have the buffer");
+            "invalid_argument: no host view of this buffer is open");
   EXPECT_OK(weir_event_close(event));
 }
 
@@ -325,7 +327,7 @@ TEST_F(c_managed_buffers, are_advised_where_and_what_was_asked_for) {
   EXPECT_THAT(accessors(page), UnorderedElementsAre(1, WEIR_PLACE_HOST));
   EXPECT_THAT(accessors(0), UnorderedElementsAre());
   EXPECT_EQ(said(weir_buffer_advise_accessed_by(buffer, 0, 0, WEIR_PLACE_NONE, 1)),
-            "invalid_argument: no place is named");
+            "invalid_argument: location is missing");
   EXPECT_EQ(weir_buffer_advise_preferred(buffer, 0, 0, 2), weir_error_no_device);
 }
 
@@ -341,7 +343,7 @@ TEST_F(c_managed_buffers, are_moved_where_and_when_was_asked_for) {
             (std::vector<std::int32_t>{1, 0, WEIR_PLACE_HOST}));
   EXPECT_EQ(at(0, 0).last_prefetch, WEIR_PLACE_NONE) << "its pages differ";
   EXPECT_EQ(said(weir_buffer_prefetch(buffer, 0, 0, WEIR_PLACE_NONE, stream)),
-            "invalid_argument: no place is named");
+            "invalid_argument: location is missing");
 }
 
 /// The place that the driver was last advised of, and answers to every question with.
@@ -383,7 +385,7 @@ TEST_F(c_managed_buffers, may_be_on_a_node_of_the_host) {
 }
 
 TEST_F(c_managed_buffers, have_no_bytes_outside) {
-  const std::string outside = "invalid_argument: the range lies outside the buffer";
+  const std::string outside = "invalid_argument: the range exceeds the buffer";
   const std::uint64_t end = 3 * page;
   struct {
     std::uint64_t offset;
@@ -411,7 +413,7 @@ TEST_F(c_managed_buffers, are_attached_and_resized_on_the_stream_that_is_named) 
   EXPECT_EQ(at(0, 0).attachment, weir_attach_single);
   EXPECT_EQ(weir_buffer_attach(buffer, weir_attach_single, nullptr), weir_error_invalid_argument);
   EXPECT_EQ(said(weir_buffer_attach(buffer, 3, other)),
-            "invalid_argument: there is no such attachment");
+            "invalid_argument: attachment: unknown value");
   EXPECT_OK(weir_buffer_attach(buffer, weir_attach_global, other));
   EXPECT_EQ(at(0, 0).attachment, weir_attach_global);
   EXPECT_OK(weir_buffer_use_on(buffer, stream));
@@ -541,7 +543,7 @@ TEST_F(c_buffer_pools, free_behind_the_stream_that_is_named) {
   EXPECT_EQ(info_of(foreign).size, mib) << "its handle is open still";
   weir_buffer* const of_none = create(1000, stream);
   EXPECT_EQ(said(weir_buffer_pool_free(pool, of_none, stream)),
-            "foreign_pointer: the buffer is of no pool");
+            "foreign_pointer: the buffer was not taken from a buffer pool");
   EXPECT_OK(weir_buffer_close(of_none));
   EXPECT_OK(weir_buffer_close(foreign));
   EXPECT_OK(weir_buffer_pool_close(second));

@@ -48,7 +48,8 @@ const char* weir_test_errors(void) {
   REQUIRE(strcmp(weir_error_name(weir_ok), "ok") == 0);
   REQUIRE(strcmp(weir_error_name(weir_error_out_of_memory), "out_of_memory") == 0);
   REQUIRE(strcmp(weir_error_name(4711), "unknown") == 0);
-  REQUIRE(strcmp(weir_error_meaning(weir_error_out_of_memory), "no room for the request") == 0);
+  REQUIRE(strcmp(weir_error_meaning(weir_error_out_of_memory),
+                 "not enough memory for the request") == 0);
   REQUIRE(weir_error_meaning(-1)[0] != '\0');
   return NULL;
 }

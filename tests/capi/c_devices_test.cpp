@@ -90,7 +90,7 @@ TEST(c_versions, are_those_of_the_header) {
 
 TEST(c_errors, have_words_for_success_and_for_numbers_that_are_none) {
   EXPECT_STREQ(weir_error_name(weir_ok), "ok");
-  EXPECT_STREQ(weir_error_meaning(weir_ok), "nothing went wrong");
+  EXPECT_STREQ(weir_error_meaning(weir_ok), "no error");
   for (const weir_error none : {-1, 37, 4711}) {
     EXPECT_STREQ(weir_error_name(none), "unknown");
     EXPECT_EQ(weir_error_meaning(none), std::string{meaning(static_cast<errc>(none))});
@@ -105,7 +105,7 @@ TEST(c_errors, are_told_with_their_facts) {
                                   .detail = "here"}}),
             weir_error_out_of_memory);
   EXPECT_STREQ(weir_last_error_message(),
-               "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): here");
+               "out_of_memory: not enough memory for the request (cuMemCreate = 2, 64 MiB): here");
   EXPECT_EQ(weir_last_error_native(), 2);
   EXPECT_EQ(capi::remember(errc::bad_stream, "there"), weir_error_bad_stream);
   EXPECT_STREQ(weir_last_error_message(), "bad_stream: there");
@@ -184,7 +184,7 @@ TEST(c_options, are_those_of_cpp) {
   }
   auto info = unset<weir_option_info>();
   EXPECT_EQ(said(weir_option_get_info(weir_option_count(), &info)),
-            "not_found: there is no option of this number");
+            "not_found: index exceeds the number of options");
 }
 
 TEST(c_options, have_the_value_of_a_list_or_their_initial_one) {
@@ -217,7 +217,7 @@ TEST(c_tags, are_those_of_cpp) {
   EXPECT_EQ(weir_tag_name(tag::most), nullptr);
   EXPECT_EQ(weir_tag_name(65536 + first), nullptr) << "no number is cut to one that there is";
   EXPECT_EQ(said(weir_tag_set_current(65536 + first, nullptr)),
-            "not_found: no tag has this number");
+            "not_found: tag: no tag has this number");
 
   std::uint32_t previous = 99;
   ASSERT_OK(weir_tag_set_current(first, &previous));
@@ -474,7 +474,7 @@ TEST_F(c_streams, live_until_the_last_of_their_handles_is_closed) {
   EXPECT_EQ(calls(driver::call::stream_destroy), destroyed);
   EXPECT_EQ(weir_stream_synchronize(own), weir_error_closed);
   EXPECT_EQ(id(duplicate), number);
-  EXPECT_EQ(said(weir_stream_duplicate(own, &own)), "closed: the stream was closed");
+  EXPECT_EQ(said(weir_stream_duplicate(own, &own)), "closed: the stream is closed");
   EXPECT_OK(weir_stream_close(duplicate));
   EXPECT_EQ(calls(driver::call::stream_destroy), destroyed + 1);
 }

@@ -24,7 +24,7 @@ inline constexpr std::uint64_t kib = std::uint64_t{1} << 10;
 inline constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 
 /// "" for success; else the calling thread's message, without what all failures of its code say:
-/// "closed: the stream was closed".
+/// "closed: the stream is closed".
 [[nodiscard]] inline std::string said(weir_error code) {
   if (code == weir_ok) return "";
   const std::string name = weir_error_name(code);

@@ -642,7 +642,7 @@ TEST_F(c_pools, allocate_where_a_block_was) {
   ASSERT_OK(weir_pool_allocate(first, mib, 0, stream, &p));
   ASSERT_OK(weir_allocator_free(memory, p));
   EXPECT_EQ(said(weir_pool_allocate_at(first, p, mib / 2, other)),
-            "not_ready: not all of it is free for the stream");
+            "not_ready: the range is not completely free for this stream");
   ASSERT_OK(weir_pool_allocate_at(first, p, mib / 2, stream));
   const weir_block_info block = block_at(p);
   EXPECT_EQ(block.address, reinterpret_cast<std::uintptr_t>(p));
@@ -655,7 +655,7 @@ TEST_F(c_pools, allocate_where_a_block_was) {
 }
 
 TEST_F(c_pools, serve_the_thread_that_entered_them) {
-  EXPECT_EQ(said(weir_pool_leave()), "invalid_argument: the thread is in no pool");
+  EXPECT_EQ(said(weir_pool_leave()), "invalid_argument: this thread has not entered a pool");
   EXPECT_EQ(pool_of_next(stream), 0u);
   ASSERT_OK(weir_pool_enter(first));
   EXPECT_EQ(pool_of_next(stream), first_id);
@@ -665,7 +665,7 @@ TEST_F(c_pools, serve_the_thread_that_entered_them) {
   EXPECT_EQ(pool_of_next(stream), first_id);
   ASSERT_OK(weir_pool_leave());
   EXPECT_EQ(pool_of_next(stream), 0u);
-  EXPECT_EQ(said(weir_pool_leave()), "invalid_argument: the thread is in no pool");
+  EXPECT_EQ(said(weir_pool_leave()), "invalid_argument: this thread has not entered a pool");
 }
 
 TEST_F(c_pools, retain_release_and_export_as_their_flags_say) {
@@ -835,7 +835,7 @@ TEST_F(c_snapshots, show_the_pools) {
   }
   auto none = unset<weir_pool_info>();
   EXPECT_EQ(said(weir_snapshot_get_pool(snapshot, 2, &none)),
-            "not_found: the snapshot has no such pool");
+            "not_found: index exceeds the number of pools of the snapshot");
 
   weir_snapshot* far = nullptr;
   ASSERT_OK(weir_snapshot_take(far_memory, &far));
@@ -984,7 +984,7 @@ TEST_F(c_recordings, end_when_they_are_stopped) {
   EXPECT_OK(weir_recorder_close(recorder));
   allocate_and_free(2000);
   for (const trace_event& each : read_trace(path).value().events) EXPECT_NE(each.size, 2000u);
-  EXPECT_EQ(said(weir_recorder_close(recorder)), "closed: the recorder was closed");
+  EXPECT_EQ(said(weir_recorder_close(recorder)), "closed: the recorder is closed");
 }
 
 TEST_F(c_recordings, say_whether_all_was_written) {
@@ -996,7 +996,7 @@ TEST_F(c_recordings, say_whether_all_was_written) {
   auto wrong = unset<weir_recorder_stats>();
   wrong.struct_size = sizeof(wrong) - 1;
   EXPECT_EQ(said(weir_recorder_get_stats(recorder, &wrong)),
-            "bad_version: struct_size is 39, the first version has 40");
+            "bad_version: struct_size must be from 40 to 65536, got 39");
   EXPECT_OK(weir_recorder_close(recorder));
 }
 
@@ -1024,7 +1024,7 @@ TEST_F(c_recordings, are_made_as_they_were_asked_for) {
   settings.program = nullptr;
   EXPECT_EQ(record([](weir_recorder*) {}).program, program_invocation_short_name);
   settings.struct_size = sizeof(settings) - 1;
-  EXPECT_EQ(start(), "bad_version: struct_size is 31, the first version has 32");
+  EXPECT_EQ(start(), "bad_version: struct_size must be from 32 to 65536, got 31");
 }
 
 // A ring of 16 events is full long before the writer has woken up.

@@ -215,9 +215,9 @@ TEST_F(c_stream_pools, change_the_attribute_that_is_named) {
   std::uint64_t value = 0;
   for (const std::int32_t none : {0, 9}) {
     EXPECT_EQ(said(weir_stream_pool_get_attribute(pool, none, &value)),
-              "invalid_argument: there is no such attribute");
+              "invalid_argument: attribute: unknown value");
     EXPECT_EQ(said(weir_stream_pool_set_attribute(pool, none, 0)),
-              "invalid_argument: there is no such attribute");
+              "invalid_argument: attribute: unknown value");
   }
   EXPECT_EQ(weir_stream_pool_set_attribute(pool, weir_stream_pool_reserved, 0),
             weir_error_invalid_argument);

@@ -91,7 +91,7 @@ TEST_F(c_descriptors, are_of_the_handles_under_a_block) {
   number = 99;
   inside = 99;
   EXPECT_EQ(said(weir_allocator_export_block(exporter, large, pieces, count - 1, &number, &inside)),
-            "invalid_argument: the array is too short for all pieces");
+            "invalid_argument: the array is too short for all pieces; pass a larger capacity");
   EXPECT_EQ(number, count);
   EXPECT_EQ(inside, 99u);
   EXPECT_EQ(weir_allocator_export_block(exporter, this, pieces, 8, &number, &inside),
@@ -129,7 +129,7 @@ TEST_F(c_descriptors, are_mapped_one_behind_the_other) {
 TEST_F(c_descriptors, are_mapped_as_far_as_they_reach) {
   std::uint64_t total = 0;
   for (std::uint64_t i = 0; i < count; ++i) total += pieces[i].size;
-  const std::string outside = "invalid_argument: the part lies outside the pieces";
+  const std::string outside = "invalid_argument: the part exceeds the pieces";
   EXPECT_EQ(import(count, 0, total), "");
   EXPECT_EQ(import(count, 0, total + 1), outside);
   EXPECT_EQ(import(count, total - 1, 1), "");
@@ -139,23 +139,23 @@ TEST_F(c_descriptors, are_mapped_as_far_as_they_reach) {
   EXPECT_EQ(import(count, UINT64_MAX, 2), outside);
   EXPECT_EQ(import(count, 0, 0), outside);
   for (const std::int32_t none : {0, 3})
-    EXPECT_EQ(import(count, 0, 1, none), "invalid_argument: no such rights can be given");
-  EXPECT_EQ(import(0, 0, 1), "invalid_argument: there are no pieces");
-  EXPECT_EQ(import(241, 0, 1), "limit_exceeded: there are too many pieces");
+    EXPECT_EQ(import(count, 0, 1, none), "invalid_argument: access: unknown value");
+  EXPECT_EQ(import(0, 0, 1), "invalid_argument: count must be greater than zero");
+  EXPECT_EQ(import(241, 0, 1), "limit_exceeded: too many pieces");
 
   const weir_shared_piece good = pieces[0];
   pieces[0].size = 0;
-  EXPECT_EQ(import(1, 0, 1), "invalid_argument: a piece is empty");
+  EXPECT_EQ(import(1, 0, 1), "invalid_argument: a piece has size zero");
   pieces[0] = good;
   pieces[0].descriptor = -1;
-  EXPECT_EQ(import(1, 0, 1), "invalid_argument: a piece is empty");
+  EXPECT_EQ(import(1, 0, 1), "invalid_argument: a piece has size zero");
   pieces[0] = good;
   const std::uint64_t second = pieces[1].size;
   pieces[1].size = UINT64_MAX;
   EXPECT_EQ(import(2, 0, 1), "size_overflow");
   pieces[1].size = second;
   pieces[0].struct_size = sizeof(pieces[0]) - 1;
-  EXPECT_EQ(import(1, 0, 1), "bad_version: struct_size is 15, the first version has 16");
+  EXPECT_EQ(import(1, 0, 1), "bad_version: struct_size must be from 16 to 65536, got 15");
   pieces[0] = good;
 }
 
@@ -177,7 +177,7 @@ TEST_F(c_descriptors, of_most_pieces_are_still_read) {
   many.back().size = 0;
   weir_imported* none = nullptr;
   EXPECT_EQ(said(weir_import_pieces(runtime, 0, many.data(), 240, 0, 1, weir_read, &none)),
-            "invalid_argument: a piece is empty");
+            "invalid_argument: a piece has size zero");
 }
 
 // Of a newer caller's array the first element says how far apart they are.
@@ -193,7 +193,8 @@ TEST_F(c_descriptors, are_read_at_the_distance_that_the_first_says) {
     wide[i].from_the_future = 77;
     EXPECT_EQ(said(weir_import_pieces(runtime, 0, &wide[0].known, count, offset + 4 * mib, mib,
                                       weir_read, &imported)),
-              "bad_version: the structure says something that only a newer weir understands");
+              "bad_version: the structure is larger than this version of weir knows, and its "
+              "further members are not zero; use a newer weir");
     wide[i].from_the_future = 0;
   }
   ASSERT_OK(weir_import_pieces(runtime, 0, &wide[0].known, count, offset + 4 * mib, mib, weir_read,
@@ -233,7 +234,7 @@ TEST_F(c_descriptors, are_unmapped_when_the_device_is_done_beside_a_capture_too)
     ASSERT_EQ(table.graph_destroy(graph), driver::CUDA_SUCCESS);
   }
   EXPECT_TRUE(is_idle(other)) << "its work was waited for";
-  EXPECT_EQ(said(weir_imported_close(imported)), "closed: the imported was closed");
+  EXPECT_EQ(said(weir_imported_close(imported)), "closed: the imported is closed");
   EXPECT_OK(weir_allocator_free(memory, copy));
 }
 
@@ -248,7 +249,7 @@ TEST_F(c_descriptors, stay_open_when_the_device_cannot_be_waited_for) {
   EXPECT_EQ(info_of(imported).size, mib) << "its work may go on";
   EXPECT_OK(weir_imported_close(imported));
   EXPECT_EQ(calls(driver::call::mem_unmap), unmapped + count);
-  EXPECT_EQ(said(weir_imported_close(imported)), "closed: the imported was closed");
+  EXPECT_EQ(said(weir_imported_close(imported)), "closed: the imported is closed");
 }
 
 TEST_F(c_descriptors, are_mapped_on_the_device_that_was_named) {
@@ -372,11 +373,11 @@ TEST_F(c_links, offer_the_part_and_the_rights_that_were_named) {
             "invalid_argument: the offer is not of kind event");
   EXPECT_EQ(said(weir_offer_open_stream_pool(offer, &no_pool)),
             "invalid_argument: the offer is not of kind pool");
-  EXPECT_EQ(said(weir_offer_get_note(offer, text, 4)), "invalid_argument: the offer is no note");
+  EXPECT_EQ(said(weir_offer_get_note(offer, text, 4)), "invalid_argument: the offer is not a note");
   EXPECT_EQ(said(weir_offer_open_memory(offer, nullptr)), "invalid_argument: imported is null");
   weir_imported* imported = nullptr;
   ASSERT_OK(weir_offer_open_memory(offer, &imported));
-  const std::string opened = "moved_from: the offer was opened";
+  const std::string opened = "moved_from: the offer was already opened";
   EXPECT_EQ(said(weir_offer_open_memory(offer, &imported)), opened);
   EXPECT_EQ(said(weir_offer_open_event(offer, &none)), opened);
   EXPECT_EQ(said(weir_offer_open_stream_pool(offer, &no_pool)), opened);
@@ -406,7 +407,7 @@ TEST_F(c_links, offer_the_part_and_the_rights_that_were_named) {
             weir_error_invalid_argument);
   for (const std::int32_t rights : {0, 3})
     EXPECT_EQ(said(weir_link_offer_memory(giver, shared, 0, 0, rights, nullptr)),
-              "invalid_argument: no such rights can be given");
+              "invalid_argument: access: unknown value");
 }
 
 TEST_F(c_links, carry_notes) {
@@ -490,7 +491,7 @@ TEST_F(c_links, end_with_their_handles) {
   EXPECT_OK(weir_link_check(giver));
   EXPECT_OK(weir_link_close(taker));
   EXPECT_EQ(weir_link_check(giver), weir_error_peer_closed);
-  EXPECT_EQ(said(weir_link_close(taker)), "closed: the link was closed");
+  EXPECT_EQ(said(weir_link_close(taker)), "closed: the link is closed");
   taker = nullptr;
 }
 

@@ -128,7 +128,7 @@ const char* weir_test_streams(void) {
   REQUIRE_OK(weir_stream_close(stream));
   REQUIRE(weir_stream_close(stream) == weir_error_closed);
   REQUIRE(weir_stream_synchronize(stream) == weir_error_closed);
-  REQUIRE(strstr(weir_last_error_message(), "stream was closed") != NULL);
+  REQUIRE(strstr(weir_last_error_message(), "stream is closed") != NULL);
   REQUIRE(weir_stream_close(NULL) == weir_ok);
   return NULL;
 }
@@ -264,7 +264,7 @@ const char* weir_test_closed_and_null(void) {
   REQUIRE_OK(weir_runtime_open(SMALL_MACHINE, &runtime));
   as_stream = (weir_stream*)runtime;
   REQUIRE(weir_stream_synchronize(as_stream) == invalid);
-  REQUIRE(strstr(weir_last_error_message(), "no stream") != NULL);
+  REQUIRE(strstr(weir_last_error_message(), "kind stream") != NULL);
   REQUIRE(weir_stream_close(as_stream) == invalid);
   REQUIRE(weir_stream_close((weir_stream*)&word) == invalid);
   REQUIRE(weir_stream_close((weir_stream*)(uintptr_t)-1) == invalid);

@@ -252,7 +252,7 @@ TEST_F(c_suspend, a_resume_that_finds_no_memory_can_be_tried_again) {
   auto untouched = unset<weir_resume_outcome>();
   EXPECT_EQ(weir_allocator_resume_tag(memory, weights, nullptr, &untouched),
             weir_error_out_of_memory);
-  EXPECT_THAT(weir_last_error_message(), HasSubstr("48 MiB have to come back"));
+  EXPECT_THAT(weir_last_error_message(), HasSubstr("48 MiB are needed to resume it"));
   EXPECT_EQ(untouched.reserved, 0xa5a5a5a5a5a5a5a5u);
   EXPECT_TRUE(is_suspended(weights));
   machine->set_capacity(device_id{0}, bytes{1024 * mib});
@@ -294,25 +294,25 @@ TEST_F(c_suspend, what_has_no_meaning_is_refused) {
     return said(weir_allocator_suspend_tag(memory, weights, &options, nullptr));
   };
   options.contents = 2;
-  EXPECT_EQ(refused(), "invalid_argument: contents has no value 2");
+  EXPECT_EQ(refused(), "invalid_argument: contents must be from 0 to 1, got 2");
   options = WEIR_SUSPEND_OPTIONS_INIT;
   options.backup = -1;
-  EXPECT_EQ(refused(), "invalid_argument: backup has no value -1");
+  EXPECT_EQ(refused(), "invalid_argument: backup must be from 0 to 1, got -1");
   options = WEIR_SUSPEND_OPTIONS_INIT;
   options.requests = 3;
-  EXPECT_EQ(refused(), "invalid_argument: requests has no value 3");
+  EXPECT_EQ(refused(), "invalid_argument: requests must be from 0 to 2, got 3");
   options = WEIR_SUSPEND_OPTIONS_INIT;
   options.streams = 2;
-  EXPECT_EQ(refused(), "invalid_argument: streams has no value 2");
+  EXPECT_EQ(refused(), "invalid_argument: streams must be from 0 to 1, got 2");
   options = WEIR_SUSPEND_OPTIONS_INIT;
   options.chunk = 511;
-  EXPECT_THAT(refused(), HasSubstr("a chunk has at least 512 bytes"));
+  EXPECT_THAT(refused(), HasSubstr("chunk must be at least 512 bytes"));
   weir_suspendable_options bad = WEIR_SUSPENDABLE_OPTIONS_INIT;
   bad.eviction = &options;
   EXPECT_THAT(said(weir_allocator_declare_suspendable(memory, cache, &bad)),
-              HasSubstr("a chunk has at least 512 bytes"));
+              HasSubstr("chunk must be at least 512 bytes"));
   EXPECT_EQ(said(weir_allocator_declare_suspendable(memory, 0, nullptr)),
-            "invalid_argument: memory without a tag is not apart");
+            "invalid_argument: untagged memory cannot be declared suspendable; pass a named tag");
   EXPECT_EQ(said(weir_allocator_suspend_tag(memory, cache, nullptr, nullptr)),
             "not_found: tag \"c cache\" was not declared suspendable");
   EXPECT_EQ(said(weir_allocator_resume_tag(memory, cache, nullptr, nullptr)),
@@ -323,7 +323,7 @@ TEST_F(c_suspend, what_has_no_meaning_is_refused) {
     EXPECT_EQ(weir_allocator_resume_tag(memory, none, nullptr, nullptr), weir_error_not_found);
   }
   EXPECT_EQ(said(weir_allocator_reserve_backup(memory, 1, 2)),
-            "invalid_argument: backup has no value 2");
+            "invalid_argument: backup must be from 0 to 1, got 2");
 }
 
 /// Nothing happens where the outcome could not be told.

@@ -117,7 +117,7 @@ TEST(the_wall, stops_every_exception) {
             weir_error_out_of_memory);
   EXPECT_EQ(capi::guarded([]() -> result<void> { throw std::bad_alloc{}; }),
             weir_error_no_host_memory);
-  EXPECT_THAT(weir_last_error_message(), HasSubstr("the host has no memory"));
+  EXPECT_THAT(weir_last_error_message(), HasSubstr("the host is out of memory"));
   EXPECT_EQ(capi::guarded([]() -> result<void> { throw std::logic_error{"x"}; }),
             weir_error_internal);
   EXPECT_EQ(capi::guarded([]() -> result<void> { throw 42; }), weir_error_internal);

@@ -315,12 +315,13 @@ TEST_F(c_handles, are_numbers_with_a_kind_a_place_and_a_generation) {
     return message.substr(message.rfind(": ") + 2);
   };
   EXPECT_EQ(said(now), "");
-  EXPECT_EQ(said(old), "the event was closed");
-  EXPECT_EQ(said(now + (std::uint64_t{1} << 32)), "this is no event") << "it is not there yet";
-  EXPECT_EQ(said(now & 0xffff'ffff), "this is no event") << "no generation is 0";
-  EXPECT_EQ(said((now & ~std::uint64_t{0xff}) | 0x03), "this is no event");
+  EXPECT_EQ(said(old), "the event is closed");
+  EXPECT_EQ(said(now + (std::uint64_t{1} << 32)), "expected a handle of kind event")
+      << "it is not there yet";
+  EXPECT_EQ(said(now & 0xffff'ffff), "expected a handle of kind event") << "no generation is 0";
+  EXPECT_EQ(said((now & ~std::uint64_t{0xff}) | 0x03), "expected a handle of kind event");
   EXPECT_EQ(said((now & ~(std::uint64_t{0xffffff} << 8)) | std::uint64_t{0xffffff} << 8),
-            "this is no event");
+            "expected a handle of kind event");
   EXPECT_EQ(weir_event_close(second), weir_ok);
 }
 

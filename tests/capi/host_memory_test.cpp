@@ -41,7 +41,8 @@ TEST(c_options_without_memory, are_none_until_there_is_some) {
   EXPECT_GT(failures_of([&] {
               count = weir_option_count();
               if (count == 0) {
-                EXPECT_STREQ(weir_last_error_message(), "no_host_memory: the host has no memory");
+                EXPECT_STREQ(weir_last_error_message(),
+                             "no_host_memory: the host is out of memory");
               }
               return count != 0;
             }),

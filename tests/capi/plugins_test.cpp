@@ -55,7 +55,8 @@ class plugins : public ::testing::Test {
     weir_torch_init(1);
     EXPECT_EQ(weir_default_set_options("runtime=sim,sim_devices=3"), weir_error_not_permitted);
     EXPECT_THAT(weir_last_error_message(),
-                HasSubstr("the process's runtime is open already, with other options"));
+                HasSubstr("the process's default runtime is already open with other options; set "
+                          "options before the first use"));
     // Allocators that there are not yet are made as was said last.
     ASSERT_EQ(limit_of(0), 64 * mib);
     const std::string other_limit = std::string{small_process} + ",heap_limit=48MiB";
@@ -241,7 +242,7 @@ TEST_F(plugins, of_torch_record_streams_on_whatever_device_the_memory_is) {
   errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_EQ(errors[0].code(), errc::foreign_pointer);
-  EXPECT_EQ(errors[0].detail(), "of none of the process's allocators");
+  EXPECT_EQ(errors[0].detail(), "the pointer belongs to none of the process's default allocators");
   ASSERT_EQ(weir_stream_synchronize(other.handle), weir_ok);
   weir_torch_empty_cache();
 }
@@ -501,7 +502,7 @@ TEST_F(plugins, report_what_is_wrong_with_a_free) {
   errors = reported.take();
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_EQ(errors[0].code(), errc::foreign_pointer);
-  EXPECT_EQ(errors[0].detail(), "of none of the process's allocators");
+  EXPECT_EQ(errors[0].detail(), "the pointer belongs to none of the process's default allocators");
 }
 
 TEST_F(plugins, are_silent_when_the_driver_is_gone) {

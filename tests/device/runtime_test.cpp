@@ -212,9 +212,9 @@ TEST(runtime_number, IsTheLowestThatIsFreeAsLongAsThereIsOne) {
   }
   const auto refused = runtime_number::take();
   ASSERT_FALSE(refused);
-  EXPECT_EQ(
-      refused.error(),
-      (error{{.code = errc::limit_exceeded, .detail = "there are 4096 open runtimes already"}}));
+  EXPECT_EQ(refused.error(),
+            (error{{.code = errc::limit_exceeded,
+                    .detail = "a process can have 4096 open runtimes; close one"}}));
   fake_driver fake{1};
   EXPECT_EQ(code_of(runtime::open_table(fake.table, "fake")), errc::limit_exceeded);
   taken[9].reset();
@@ -269,8 +269,8 @@ TEST_F(runtime_test, IsDescribed) {
   described.missing_calls = {"cuMemCreate", "cuStreamGetId"};
   described.no_real_driver = error{{.code = errc::no_device}};
   EXPECT_EQ(to_string(described),
-            "libcuda.so.1, CUDA 12.8; lacks cuMemCreate, cuStreamGetId; no real driver: "
-            "no_device: there is no such device");
+            "libcuda.so.1, CUDA 12.8; lacks cuMemCreate, cuStreamGetId; no real driver: no_device: "
+            "the device does not exist");
   EXPECT_EQ(to_string(device_at(1)), "device 1: fake, 8 GiB");
 }
 

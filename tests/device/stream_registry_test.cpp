@@ -98,9 +98,9 @@ TEST_F(stream_registry_test, AThreadsDefaultStreamCannotBeWatched) {
   const auto own = stream_ref::per_thread(device_at(0));
   for (const auto& refused : {watch_stream(own), unwatch_stream(own)}) {
     ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error(),
-              (error{{.code = errc::bad_stream,
-                      .detail = "a thread's default stream is another stream on every thread"}}));
+    EXPECT_EQ(refused.error(), (error{{.code = errc::bad_stream,
+                                       .detail = "the per-thread default stream is a different "
+                                                 "stream on each thread; pass a created stream"}}));
   }
   ASSERT_TRUE(watch_stream(stream_ref::legacy(device_at(0))));
   EXPECT_THAT(all_ids(), ElementsAre(stream_id{6}));

@@ -142,10 +142,10 @@ TEST_F(stream_test, AnIdIsNotAskedForDuringACapture) {
   const auto expect_refused = [&] {
     const auto refused = legacy.id();
     ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error(),
-              (error{{.code = errc::capture_forbidden,
-                      .call = "cuStreamGetId",
-                      .detail = "a stream's id must be known before its capture begins"}}));
+    EXPECT_EQ(refused.error(), (error{{.code = errc::capture_forbidden,
+                                       .call = "cuStreamGetId",
+                                       .detail = "the stream's id cannot be read during its "
+                                                 "capture; call id() before the capture begins"}}));
   };
   fake.capture = driver::CU_STREAM_CAPTURE_STATUS_ACTIVE;
   expect_refused();

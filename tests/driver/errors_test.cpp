@@ -84,7 +84,7 @@ TEST(driver_errors, an_error_names_its_call) {
   EXPECT_EQ(made.call(), "cuMemCreate");
   EXPECT_EQ(made.requested(), bytes{64 << 20});
   EXPECT_EQ(made.message(),
-            "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): device 3");
+            "out_of_memory: not enough memory for the request (cuMemCreate = 2, 64 MiB): device 3");
 }
 
 TEST(driver_errors, check_lets_success_through) {

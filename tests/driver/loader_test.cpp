@@ -125,7 +125,8 @@ TEST(loader, refuses_a_driver_that_is_too_old_and_says_how_old) {
   ASSERT_FALSE(loaded);
   EXPECT_EQ(loaded.code(), errc::driver_too_old);
   EXPECT_EQ(loaded.error().detail(),
-            std::string{WEIR_FAKE_TOO_OLD} + " is of CUDA 11.1, weir needs 11.2");
+            std::string{WEIR_FAKE_TOO_OLD} +
+                " supports CUDA 11.1; weir needs a driver of CUDA 11.2 or later");
 }
 
 TEST(loader, names_the_call_for_the_version_where_that_is_missing) {
@@ -140,9 +141,10 @@ TEST(loader, names_the_call_for_the_version_where_that_is_missing) {
 TEST(loader, says_that_a_driver_is_old_before_it_says_what_that_lacks) {
   const auto loaded = load(WEIR_FAKE_OLD_WITHOUT_COUNT);
   ASSERT_FALSE(loaded);
-  EXPECT_EQ(loaded.error(), (error{{.code = errc::driver_too_old,
-                                    .detail = std::string{WEIR_FAKE_OLD_WITHOUT_COUNT} +
-                                              " is of CUDA 11.1, weir needs 11.2"}}));
+  EXPECT_EQ(loaded.error(),
+            (error{{.code = errc::driver_too_old,
+                    .detail = std::string{WEIR_FAKE_OLD_WITHOUT_COUNT} +
+                              " supports CUDA 11.1; weir needs a driver of CUDA 11.2 or later"}}));
 }
 
 TEST(loader, refuses_the_stub_that_toolkits_ship_for_linking) {

@@ -141,9 +141,9 @@ TEST(bounds, count_the_copies_of_texts_that_a_snapshot_shares) {
     const auto refused = formats::read_torch_snapshot(many, "x");
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.code(), errc::limit_exceeded);
-    EXPECT_EQ(refused.error().detail(),
-              "the texts of the snapshot's frames and remarks are longer than a reader takes, "
-              "compared with the file");
+    EXPECT_EQ(
+        refused.error().detail(),
+        "the texts of the snapshot's frames and remarks are too long for the size of the file");
     // Names as long as those of real programs may be shared by any number of entries.
     EXPECT_TRUE(formats::read_torch_snapshot(sharing_snapshot(where, 300, 2'000), "x"));
   }

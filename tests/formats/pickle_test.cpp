@@ -278,7 +278,7 @@ TEST(pickle, says_where_it_is_cut) {
 }
 
 TEST(pickle, refuses_what_takes_more_than_there_is) {
-  constexpr auto underflow = "the pickle takes what it did not put there";
+  constexpr auto underflow = "the pickle reads more values than it pushed";
   for (const auto body :
        {"a."sv, "Na."sv, "u."sv, "e."sv, "]K\x01s."sv, "0."sv, "\x85."sv, "N\x86."sv, "NN\x87."sv,
         "N(\x94."sv, "t."sv, "l."sv, "d."sv, "\x94."sv, "N(0."sv, "N(\x85."sv, "](a."sv})

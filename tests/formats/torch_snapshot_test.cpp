@@ -652,7 +652,7 @@ TEST(torch_snapshot, keeps_to_limits) {
   EXPECT_EQ(read(snapshot, {.events = 2}).value().events.size(), 2u);
   const auto refused = read(snapshot, {.events = 1});
   EXPECT_EQ(refused.code(), errc::limit_exceeded);
-  EXPECT_EQ(refused.error().detail(), "the snapshot has more events than a reader takes");
+  EXPECT_EQ(refused.error().detail(), "the snapshot has more events than weir reads");
 }
 
 /// A list of ten thousand blocks, named by ten thousand segments.

@@ -69,7 +69,7 @@ TEST_F(caching_allocator_test, refuses_what_cannot_be) {
   EXPECT_EQ(memory.try_allocate(1_KiB, stream, 3_B).error(),
             (error{{.code = errc::bad_alignment,
                     .requested = 1_KiB,
-                    .detail = "an alignment is a power of two of at most 2 MiB"}}));
+                    .detail = "alignment must be a power of two of at most 2 MiB"}}));
   const auto other = stream::create(gpu(1)).value();
   EXPECT_EQ(code_of(memory.try_allocate(1_KiB, other)), errc::bad_stream);
   EXPECT_EQ(code_of(memory.try_allocate(1_KiB, stream_ref::legacy(gpu(1)))), errc::bad_stream);
@@ -579,7 +579,7 @@ TEST_F(caching_allocator_test, a_wrong_address_is_told_for_what_it_is) {
   int local = 0;
   const auto foreign = memory.try_deallocate(&local, stream);
   EXPECT_EQ(code_of(foreign), errc::foreign_pointer);
-  EXPECT_THAT(foreign.error().detail(), ::testing::EndsWith(" is no memory of this allocator"));
+  EXPECT_THAT(foreign.error().detail(), ::testing::EndsWith(" is not memory of this allocator"));
   for (const std::size_t i : {0u, 2u, 4u, 5u}) memory.deallocate(all[i], stream);
 }
 
@@ -610,7 +610,7 @@ TEST_F(caching_allocator_test, a_size_is_checked_of_recorded_blocks_too) {
     } else {
       ASSERT_EQ(code_of(freed), errc::invalid_argument);
       EXPECT_EQ(freed.error().requested(), 1001_B);
-      EXPECT_EQ(freed.error().detail(), "the block was asked for with 1000 B");
+      EXPECT_EQ(freed.error().detail(), "the block was allocated with 1000 B");
     }
     EXPECT_EQ(memory.stats().pending, 1_KiB) << "freed all the same";
     machine->run_until_idle();
@@ -628,7 +628,7 @@ TEST_F(caching_allocator_test, a_size_is_checked_of_what_the_threads_cache_has_n
   EXPECT_TRUE(memory.try_deallocate(blocks[1], 1_MiB, stream));
   const auto freed = memory.try_deallocate(blocks[2], 1_MiB - 1_B, stream);
   ASSERT_EQ(code_of(freed), errc::invalid_argument);
-  EXPECT_EQ(freed.error().detail(), "the block was asked for with 1 MiB");
+  EXPECT_EQ(freed.error().detail(), "the block was allocated with 1 MiB");
   EXPECT_EQ(memory.stats().blocks.current, 1u) << "freed all the same";
   memory.deallocate(blocks[3], stream);
 }

@@ -166,8 +166,9 @@ TEST_F(debug_policy_test, an_overflow_is_the_frees_error_with_both_stacks) {
     const std::string on = std::to_string(stream.id().number());
     EXPECT_THAT(freed.error().detail(),
                 StartsWith(at(p) +
-                           ", 1000 B: 5 bytes behind its end were written, at offsets 1000 "
-                           "to 1004: fd there became 2a 2a 2a 2a 2a\n  allocated on stream " +
+                           ", 1000 B: 5 bytes after its end were written, at offsets 1000 to 1004: "
+                           "fd there became 2a 2a 2a 2a 2a\n"
+                           "  allocated on stream " +
                            on + ", 1000 B, tag \"debug test: weights\"\n    "));
     EXPECT_THAT(freed.error().detail(), HasSubstr("\n  freed on stream " + on + "\n    "));
     EXPECT_EQ(memory.stats().blocks.current, 0u) << "it is freed all the same";
@@ -186,10 +187,13 @@ TEST_F(debug_policy_test, an_underflow_is_told_by_the_handler_where_nothing_is_r
   memory.deallocate(p, stream);
   const error found = told();
   EXPECT_EQ(found.code(), errc::memory_damaged);
-  EXPECT_THAT(found.message(),
-              StartsWith("memory_damaged: bytes were written that were not handed out: " + at(p) +
-                         ", 1000 B: 1 byte before its start was written, at offset -1: fd there "
-                         "became 00\n"));
+  EXPECT_THAT(
+      found.message(),
+      StartsWith(
+          "memory_damaged: memory corruption: bytes outside a live allocation were overwritten: " +
+          at(p) +
+          ", 1000 B: 1 byte before its start was written, at offset -1: fd there "
+          "became 00\n"));
 }
 
 TEST_F(debug_policy_test, both_ends_are_told) {
@@ -205,7 +209,7 @@ TEST_F(debug_policy_test, both_ends_are_told) {
       freed.error().detail(),
       HasSubstr("2 bytes before its start were written, between offsets -8 and -2: fd there "
                 "became 01 fd fd fd fd fd 01\n"));
-  EXPECT_THAT(told().detail(), HasSubstr("1 byte behind its end was written, at offset 1100"));
+  EXPECT_THAT(told().detail(), HasSubstr("1 byte after its end was written, at offset 1100"));
 }
 
 TEST_F(debug_policy_test, of_what_was_written_eight_bytes_are_shown) {
@@ -217,7 +221,7 @@ TEST_F(debug_policy_test, of_what_was_written_eight_bytes_are_shown) {
     EXPECT_THAT(
         memory.try_deallocate(p, stream).error().detail(),
         HasSubstr(std::to_string(length) +
-                  " bytes behind its end were written, at offsets 1000 to " +
+                  " bytes after its end were written, at offsets 1000 to " +
                   std::to_string(999 + length) + ": fd there became 00 01 02 03 04 05 06 07" +
                   (length == 8 ? "\n" : " ...\n")));
   }
@@ -283,12 +287,12 @@ TEST_F(debug_policy_test, an_overflow_into_the_guard_faults_and_names_the_block)
   write(stream, byte_of(p, 1028), 4_B);
   const sim::hazard found = hazard();
   EXPECT_EQ(found.kind, sim::hazard_kind::bad_access);
-  EXPECT_THAT(found.message(), HasSubstr("\n  nearby: 29 bytes behind " + at(p) + ", 1000 B"));
+  EXPECT_THAT(found.message(), HasSubstr("\n  nearby: 29 bytes after " + at(p) + ", 1000 B"));
   EXPECT_EQ(found.remedy(),
-            "use no more bytes than the block has: its neighbours are addresses without memory");
+            "stay within the block's size; the neighbouring addresses are unmapped");
   EXPECT_EQ(code_of(stream.synchronize()), errc::device_lost);
   EXPECT_THAT(memory.describe_address(byte_of(p, 1028)).value(),
-              StartsWith(at(byte_of(p, 1028)) + " is 29 bytes behind a live block: " + at(p) +
+              StartsWith(at(byte_of(p, 1028)) + " is 29 bytes after a live block: " + at(p) +
                          ", 1000 B\n  allocated on stream"));
   static_cast<void>(memory.close());  // of a device that is lost
   static_cast<void>(heard.take());
@@ -325,6 +329,27 @@ TEST_F(debug_policy_test, a_use_that_nobody_declared_is_found_at_the_free) {
   EXPECT_THAT(found.remedy(), StartsWith("call record_stream() for stream "));
   held.release();
   EXPECT_EQ(code_of(two.synchronize()), errc::device_lost);
+  static_cast<void>(memory.close());
+  static_cast<void>(heard.take());
+}
+
+TEST_F(debug_policy_test, under_red_zones_too_such_a_use_is_to_be_declared) {
+  auto memory = checked(debug_checks::red_zones);
+  const auto one = new_stream();
+  const auto two = new_stream();
+  void* const p = memory.allocate(1000_B, one);
+  auto held = hold(two);
+  write(two, p, 1000_B);
+  memory.deallocate(p, one);  // fills the block on a stream of the allocator's own
+  const sim::hazard found = hazard();
+  EXPECT_EQ(found.kind, sim::hazard_kind::race);
+  EXPECT_THAT(found.message(), HasSubstr("kernel write"));
+  EXPECT_EQ(found.second.label, "fill");
+  EXPECT_THAT(found.remedy(),
+              StartsWith("call record_stream() for stream " + std::to_string(two.id().number()) +
+                         " before the block is freed"));
+  held.release();
+  ASSERT_TRUE(two.synchronize());
   static_cast<void>(memory.close());
   static_cast<void>(heard.take());
 }
@@ -401,7 +426,7 @@ TEST_F(debug_policy_test, a_double_free_is_told_with_the_life_of_the_block) {
     const auto beside = memory.try_deallocate(byte_of(p, 1000), stream);
     ASSERT_EQ(code_of(beside), errc::foreign_pointer);
     EXPECT_THAT(beside.error().detail(),
-                StartsWith(at(byte_of(p, 1000)) + " is 1 byte behind a block: " + at(p)));
+                StartsWith(at(byte_of(p, 1000)) + " is 1 byte after a block: " + at(p)));
     EXPECT_EQ(memory.stats().frees, 1u);
   }
 }
@@ -418,7 +443,7 @@ TEST_F(debug_policy_test, an_address_is_described_from_all_sides) {
     };
     says(0, "0 bytes into a live");
     says(999, "999 bytes into a live");
-    says(1004, "5 bytes behind a live");
+    says(1004, "5 bytes after a live");
     says(-1, "1 byte before a live");
     memory.deallocate(p, stream);
     says(5, "5 bytes into a freed");
@@ -571,12 +596,13 @@ TEST_F(debug_policy_test, out_of_memory_says_what_the_checks_take) {
   for (int i = 0; i < 4; ++i) blocks.push_back(memory.allocate(512_KiB, stream));
   const auto refused = memory.try_allocate(512_KiB, stream);
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_THAT(refused.error().detail(),
-              HasSubstr("The allocator's limit of 8 MiB is in the way: 2 MiB are live, 8 MiB "
-                        "reserved. Raise it by 512 KiB, or free 512 KiB. heap_debug takes 6 MiB of "
-                        "what is reserved, around blocks and for those that were freed; red_zones "
-                        "takes less than guard_pages."));
-  EXPECT_THAT(memory.explain(512_KiB, stream).text(), HasSubstr("heap_debug takes 6 MiB"));
+  EXPECT_THAT(
+      refused.error().detail(),
+      HasSubstr(
+          "The allocator's limit of 8 MiB is in the way: 2 MiB are live, 8 MiB reserved. Raise it "
+          "by 512 KiB, or free 512 KiB. heap_debug uses 6 MiB of the reserved memory, around "
+          "blocks and for freed blocks; red_zones uses less than guard_pages."));
+  EXPECT_THAT(memory.explain(512_KiB, stream).text(), HasSubstr("heap_debug uses 6 MiB"));
   for (void* const p : blocks) memory.deallocate(p, stream);
   EXPECT_TRUE(memory.try_allocate(8_MiB, stream));
   static_cast<void>(memory.close());

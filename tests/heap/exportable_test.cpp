@@ -157,7 +157,9 @@ TEST_F(block_questions, no_exportable_allocator_where_it_cannot_be) {
     settings.policy = policy;
     const auto refused = caching_allocator::create(gpu(), settings);
     EXPECT_EQ(code_of(refused), errc::not_supported);
-    EXPECT_EQ(refused.error().detail(), "memory of classic policies is not exportable");
+    EXPECT_EQ(refused.error().detail(),
+              "classic policies cannot create exportable memory; choose another heap_policy or "
+              "heap_exportable=off");
   }
   sim::machine_options other;
   other.devices = {sim::device_spec{.capacity = 2_GiB, .posix_handles = false}};
@@ -166,7 +168,7 @@ TEST_F(block_questions, no_exportable_allocator_where_it_cannot_be) {
   const auto device = there->device(device_id{0}).value();
   const auto refused = caching_allocator::create(device, exportable());
   EXPECT_EQ(code_of(refused), errc::not_supported);
-  EXPECT_EQ(refused.error().detail(), "the device cannot export memory");
+  EXPECT_EQ(refused.error().detail(), "the device cannot export memory; use heap_exportable=off");
   auto memory = caching_allocator::create(device).value();
   EXPECT_EQ(code_of(memory.create_pool("own", {.exportable = true})), errc::not_supported);
   EXPECT_TRUE(memory.create_pool("own", {.for_graphs = true}));
@@ -186,11 +188,12 @@ TEST_F(block_questions, without_virtual_memory_there_is_the_classic_policy_alone
   const auto refused = caching_allocator::create(device, {});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().detail(),
-            "the device has no virtual memory, which every policy but classic needs");
+            "the device does not support virtual memory management; use heap_policy=classic");
   const auto unchecked = caching_allocator::create(
       device, {.policy = placement_policy::classic, .debug = debug_checks::red_zones});
   ASSERT_EQ(code_of(unchecked), errc::not_supported);
-  EXPECT_EQ(unchecked.error().detail(), "the device has no virtual memory, which heap_debug needs");
+  EXPECT_EQ(unchecked.error().detail(),
+            "heap_debug needs a device with virtual memory management; use heap_debug=off");
   EXPECT_EQ(code_of(memory.create_pool("own", {.exportable = true})), errc::not_supported);
   const auto stream = stream::create(device).value();
   const auto pool = memory.create_pool("graphs", {.for_graphs = true}).value();

@@ -176,8 +176,9 @@ TEST_F(handed_out_test, the_story_tells_the_life_of_the_block) {
                 "\n  block:  " + start + ", 3.91 KiB, tag \"weights\", allocated on stream " +
                 first + " at " + us(life.allocated) + ", recorded for stream " + second +
                 ", freed on stream " + first + " at " + us(life.freed) +
-                "\n  remedy: queue the last use before the memory is freed: what is queued before "
-                "may still use it");
+                "\n"
+                "  remedy: queue the last use before the memory is freed; work queued before the "
+                "free may still use it");
   EXPECT_GE(life.allocated, sim::time_point{1'000'000'000});
   EXPECT_GE(life.freed, sim::time_point{2'000'000'000});
   EXPECT_LT(life.freed, sim::time_point{3'000'000'000});
@@ -200,7 +201,7 @@ TEST_F(handed_out_test, a_race_over_two_lives_tells_both_and_names_the_record_th
                                  " before the block is freed, or free it on stream " +
                                  std::to_string(number(two)) + ", or let stream " +
                                  std::to_string(number(one)) +
-                                 " wait for an event behind the first before it is freed");
+                                 " wait for an event after the first before it is freed");
   EXPECT_THAT(all[0].message(), HasSubstr("\n  later:  0x"));
   memory.deallocate(p, one);
 }
@@ -213,8 +214,8 @@ TEST_F(handed_out_test, a_race_inside_one_life_names_the_event_that_is_missing) 
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].blocks.size(), 1u);
   EXPECT_EQ(all[0].remedy(), "record an event on stream " + std::to_string(number(one)) +
-                                 " behind the first, and let stream " +
-                                 std::to_string(number(two)) + " wait for it before the second");
+                                 " after the first, and let stream " + std::to_string(number(two)) +
+                                 " wait for it before the second");
   memory.deallocate(p, one);
 }
 
@@ -229,7 +230,7 @@ TEST_F(handed_out_test, memory_that_went_back_to_the_driver_still_tells_whose_it
   ASSERT_EQ(all[0].blocks.size(), 1u);
   EXPECT_EQ(all[0].blocks[0].extent.size, (40_MiB).count());
   EXPECT_EQ(all[0].remedy(),
-            "queue the last use before the block is freed: its memory has gone back to the driver");
+            "queue the last use before the block is freed: its memory was returned to the driver");
 }
 
 // --- Graphs -------------------------------------------------------------------------------------

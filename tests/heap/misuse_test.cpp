@@ -76,7 +76,7 @@ TEST_F(misuse_test, a_foreign_pointer_is_told_from_one_inside_a_block) {
   int local = 0;
   memory.deallocate(&local, stream);
   EXPECT_EQ(told(), (error{{.code = errc::foreign_pointer,
-                            .detail = at(&local) + " is no memory of this allocator"}}));
+                            .detail = at(&local) + " is not memory of this allocator"}}));
   void* const inside = static_cast<std::byte*>(p) + 512;
   memory.deallocate(inside, stream);
   EXPECT_EQ(told(), (error{{.code = errc::foreign_pointer,
@@ -98,7 +98,7 @@ TEST_F(misuse_test, an_address_is_described_by_the_live_block_around_it) {
   const std::string words =
       " a live block: " + at(p) + ", 2.93 KiB, tag \"misuse test: weights\"" + on(stream);
   EXPECT_EQ(memory.describe_address(p + 100).value(), at(p + 100) + " is 100 bytes into" + words);
-  EXPECT_EQ(memory.describe_address(p + 3000).value(), at(p + 3000) + " is 1 byte behind" + words)
+  EXPECT_EQ(memory.describe_address(p + 3000).value(), at(p + 3000) + " is 1 byte after" + words)
       << "of what was asked for";
   EXPECT_EQ(memory.describe_address(other).value(),
             at(other) + " is 0 bytes into a live block: " + at(other) + ", 1 KiB" + on(stream));
@@ -107,7 +107,7 @@ TEST_F(misuse_test, an_address_is_described_by_the_live_block_around_it) {
   for (const void* const gone : {static_cast<void*>(p), other}) {
     const auto unknown = memory.describe_address(gone);
     ASSERT_EQ(code_of(unknown), errc::foreign_pointer);
-    EXPECT_EQ(unknown.error().detail(), at(gone) + " is no memory of this allocator");
+    EXPECT_EQ(unknown.error().detail(), at(gone) + " is not memory of this allocator");
   }
 }
 

@@ -111,11 +111,11 @@ TEST_F(report_test, every_figure_is_its_own) {
           ": synchronise it, or free on the stream that allocates next. 52 MiB are bound to "
           "stream " +
           number_of(three) +
-          ": synchronise it, or free on the stream that allocates next. 30 MiB wait for "
-          "streams that were recorded (" +
+          ": synchronise it, or free on the stream that allocates next. 30 MiB wait for recorded "
+          "streams (" +
           number_of(reader) + ", " + number_of(two) +
-          "): synchronise them. 21 MiB are kept by private pools and graphs: let go of "
-          "them.");
+          "): synchronise them. 21 MiB are cached by private pools and graphs: close those that "
+          "are no longer needed.");
   for (void* const p : live) memory.deallocate(p, one);
   other.deallocate(elsewhere, one);
 }
@@ -220,12 +220,11 @@ TEST_F(report_test, the_advice_names_the_limit_and_what_is_missing) {
   ASSERT_TRUE(memory.set_limit(bytes::max()));
   const bytes room = device_free();
   EXPECT_EQ(memory.explain(100_MiB + room, stream).advice, "The request fits.");
-  EXPECT_EQ(
-      memory.explain(102_MiB + room, stream).advice,
-      "Others than this allocator hold 64 MiB of the device's 2 GiB: have them release 2 MiB, "
-      "or free as much here.");
+  EXPECT_EQ(memory.explain(102_MiB + room, stream).advice,
+            "Other users of the device hold 64 MiB of the device's 2 GiB: have them release 2 MiB, "
+            "or free as much here.");
   EXPECT_EQ(memory.explain(200_GiB, stream).advice,
-            "The request is larger than the device, which has 2 GiB. Ask for less.");
+            "The request is larger than the device, which has 2 GiB. Request less.");
   memory.deallocate(p, stream);
 }
 
@@ -235,10 +234,10 @@ TEST_F(report_test, what_a_graph_keeps_serves_nobody_else) {
   const auto graphs = memory.create_pool("graphs", {.for_graphs = true}).value();
   memory.deallocate(graphs.allocate(200_MiB, stream), stream);
   EXPECT_EQ(memory.explain(300_MiB, stream).advice, "The request fits.");
-  EXPECT_EQ(
-      memory.explain(313_MiB, stream).advice,
-      "The allocator's limit of 512 MiB is in the way: 0 B are live, 200 MiB reserved. Raise it "
-      "by 1 MiB. 200 MiB are kept by private pools and graphs: let go of them.");
+  EXPECT_EQ(memory.explain(313_MiB, stream).advice,
+            "The allocator's limit of 512 MiB is in the way: 0 B are live, 200 MiB reserved. Raise "
+            "it by 1 MiB. 200 MiB are cached by private pools and graphs: close those that are no "
+            "longer needed.");
 }
 
 TEST_F(report_test, a_limit_is_not_to_be_raised_where_the_device_has_no_more) {
@@ -255,7 +254,7 @@ TEST_F(report_test, a_limit_is_not_to_be_raised_where_the_device_has_no_more) {
             limit + "Raise it by " + to_string(room - 112_MiB) + ".");
   EXPECT_EQ(memory.explain(room + 2_MiB, stream).advice,
             limit + "Raising it alone does not help, with " + to_string(room) +
-                " free of the device's 2 GiB. Ask for less.");
+                " free of the device's 2 GiB. Request less.");
   memory.deallocate(p, stream);
   other.deallocate(q, stream);
 }
@@ -289,8 +288,8 @@ TEST_F(report_test, the_words_are_the_figures) {
   about.elsewhere = 37_MiB;
   about.advice = "Buy a larger one.";
   EXPECT_EQ(to_string(about),
-            "no room for 500 MiB on stream 7, tag \"report test: scratch\"\n"
-            "  live: 14 MiB in 15 blocks, 13 MiB asked for\n"
+            "not enough memory for 500 MiB on stream 7, tag \"report test: scratch\"\n"
+            "  live: 14 MiB in 15 blocks, 13 MiB requested\n"
             "    tag \"report test: weights\": 20 MiB in 21 blocks\n"
             "    untagged: 22 MiB in 23 blocks\n"
             "    25 blocks of: 24 MiB\n"
@@ -302,7 +301,7 @@ TEST_F(report_test, the_words_are_the_figures) {
             "    bound to stream 32: 33 MiB\n"
             "  cached by other pools: 36 MiB\n"
             "  reserved: 16 MiB, limit 1 GiB\n"
-            "  device: 12 MiB, free 11 MiB, taken by others 37 MiB\n"
+            "  device: 12 MiB, free 11 MiB, used outside this allocator 37 MiB\n"
             "  Buy a larger one.\n");
   about.limit = bytes::max();
   about.other_pools = {};
@@ -325,7 +324,7 @@ TEST_F(report_test, goes_with_what_is_thrown) {
       EXPECT_EQ(caught.reason().requested(), 48_MiB);
       EXPECT_EQ(
           std::string{caught.what()},
-          "out_of_memory: no room for the request (48 MiB): stream " + number_of(stream) +
+          "out_of_memory: not enough memory for the request (48 MiB): stream " + number_of(stream) +
               ", tag \"report test: weights\": The allocator's limit of 64 MiB is in the way: "
               "40 MiB are live, 40 MiB reserved. Raise it by 24 MiB, or free 24 MiB.");
       return caught.report();

@@ -614,7 +614,7 @@ TEST_F(rungs_test, a_pool_that_takes_no_requests_says_so) {
   apart.takes_requests = false;
   const auto refused = search(apart);
   EXPECT_EQ(code_of(refused), errc::invalid_argument);
-  EXPECT_EQ(refused.error().detail(), "a graph's memory serves requests during its capture only");
+  EXPECT_EQ(refused.error().detail(), "a graph's pool serves requests during its capture only");
   EXPECT_THAT(plan.asked, ElementsAre());
 }
 

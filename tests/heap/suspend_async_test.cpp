@@ -828,7 +828,7 @@ TEST_F(suspend_async_test, without_a_thread_nothing_goes) {
     if (!none) GTEST_SKIP() << "threads cannot be refused here";
     const auto refused = memory.suspend_async(weights);
     ASSERT_EQ(code_of(refused), errc::no_host_memory);
-    EXPECT_EQ(refused.error().detail(), "no thread could be started");
+    EXPECT_EQ(refused.error().detail(), "the background thread could not be started");
     void* const more = allocate(memory, weights, 1_MiB);
     memory.deallocate(more, on);
     EXPECT_EQ(memory.resume(weights).value(), resume_outcome{});

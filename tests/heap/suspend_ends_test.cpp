@@ -97,7 +97,7 @@ TEST_F(suspend_test, what_is_left_of_all_pools_is_the_sum_each_time) {
   EXPECT_EQ(memory.suspend().value(), (suspend_outcome{0_B, 0_B, 4_MiB}));
   const auto refused = memory.try_allocate(1_MiB, on);
   ASSERT_EQ(code_of(refused), errc::suspended);
-  EXPECT_THAT(refused.error().detail(), HasSubstr("the allocator's own memory"));
+  EXPECT_THAT(refused.error().detail(), HasSubstr("the allocator's default pool"));
   EXPECT_EQ(memory.resume().value(), (resume_outcome{reserved, 4_MiB}));
   expect_contents(own);
   for (void* const each : inside) memory.deallocate(each, on);

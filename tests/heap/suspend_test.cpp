@@ -450,7 +450,7 @@ TEST_F(suspend_test, a_resume_that_runs_out_of_memory_says_why_and_can_be_tried_
     const auto refused = memory.resume(weights);
     ASSERT_EQ(code_of(refused), errc::out_of_memory);
     EXPECT_EQ(refused.error().requested(), released);
-    EXPECT_THAT(refused.error().detail(), HasSubstr("have to come back"));
+    EXPECT_THAT(refused.error().detail(), HasSubstr("are needed to resume it"));
     EXPECT_THAT(refused.error().detail(), HasSubstr("tag \"weights\": 48 MiB"));
     EXPECT_THAT(refused.error().detail(), HasSubstr("suspended: 48 MiB"));
     EXPECT_EQ(used(), 0_B) << "nothing of it stays half-way";

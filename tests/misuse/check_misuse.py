@@ -14,7 +14,7 @@ RELEASE, DEBUG, C_RELEASE, C_DEBUG, STATIC = sys.argv[1:6]
 COMMAND = sys.argv[6:7]
 LEAK = r"weir: still_live: [^\n]*\(4 KiB\): an allocator was closed with 1 live blocks? of 4 KiB\n  0x[0-9a-f]+, 4 KiB[^\n]*\n"
 DOUBLE_FREE = r"weir: double_free: [^\n]*: 0x[0-9a-f]+[^\n]*\n"
-FOREIGN = r"weir: foreign_pointer: [^\n]*: 0x[0-9a-f]+ is no memory of this allocator\n"
+FOREIGN = r"weir: foreign_pointer: [^\n]*: 0x[0-9a-f]+ is not memory of this allocator\n"
 
 
 def run(program, *words, **variables):
@@ -94,7 +94,7 @@ class Environment(unittest.TestCase):
             unset, _ = run(program, "limit")
             output, errors = run(program, "limit", WEIR_HEAP_LIMIT="much")
             self.assertEqual(output, unset)
-            self.assertRegex(errors, r'\Aweir: bad_option: [^\n]*WEIR_HEAP_LIMIT: heap_limit: "much"[^\n]*\n\Z')
+            self.assertRegex(errors, r'\Aweir: bad_option: [^\n]*WEIR_HEAP_LIMIT: heap_limit: expected a size[^\n]*, got "much"[^\n]*\n\Z')
 
     def test_a_mistyped_variable_is_named_once(self):
         for program in (RELEASE, C_RELEASE):

@@ -377,7 +377,8 @@ TEST_F(torch_segments_test, a_source_that_gives_what_the_pool_has_is_refused_to_
     const auto refused = segments->grow(asks(20 * mib), bound);
     ASSERT_FALSE(refused) << taken - base;
     EXPECT_EQ(refused.code(), errc::invalid_argument);
-    EXPECT_EQ(refused.error().detail(), "a memory_source gave memory that the pool has already");
+    EXPECT_EQ(refused.error().detail(),
+              "a memory_source returned memory that the pool already has");
     EXPECT_EQ(segments->reserved(), 20 * mib);
   }
   for (const std::uint64_t beside : {base - 20 * mib, base + 20 * mib}) {

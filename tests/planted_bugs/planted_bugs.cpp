@@ -166,9 +166,9 @@ std::string kind_of(std::string_view story) {
   constexpr std::array<std::array<std::string_view, 2>, 5> headlines{{
       {"race", "race"},
       {"use after free", "use_after_free"},
-      {"memory taken away", "freed_in_use"},
-      {"access where nothing is mapped", "bad_access"},
-      {"access to bytes", "out_of_bounds"},
+      {"memory removed", "freed_in_use"},
+      {"access to unmapped", "bad_access"},
+      {"access outside", "out_of_bounds"},
   }};
   for (const auto& [begin, kind] : headlines)
     if (story.starts_with(begin)) return std::string{kind};

@@ -798,15 +798,15 @@ TEST_F(bin_pool_test, misuse_is_told_with_the_block_it_concerns) {
   char* const behind = static_cast<char*>(p) + (1_KiB).count();
   EXPECT_EQ(pool.try_deallocate(behind - 1, stream).error().detail(),
             detail::hexadecimal(reinterpret_cast<std::uintptr_t>(behind - 1)) +
-                " is 24 bytes behind a block: " + words(p, "1000 B, tag \"scratch\"", stream));
-  EXPECT_EQ(
-      pool.try_deallocate(behind, stream).error().detail(),
-      detail::hexadecimal(reinterpret_cast<std::uintptr_t>(behind)) + " is no memory of this pool");
+                " is 24 bytes after a block: " + words(p, "1000 B, tag \"scratch\"", stream));
+  EXPECT_EQ(pool.try_deallocate(behind, stream).error().detail(),
+            detail::hexadecimal(reinterpret_cast<std::uintptr_t>(behind)) +
+                " is not memory of this pool");
   int host = 0;
   EXPECT_EQ(pool.try_deallocate(&host, stream).error(),
             (error{{.code = errc::foreign_pointer,
                     .detail = detail::hexadecimal(reinterpret_cast<std::uintptr_t>(&host)) +
-                              " is no memory of this pool"}}));
+                              " is not memory of this pool"}}));
   ASSERT_TRUE(pool.try_deallocate(p, other));
   EXPECT_EQ(
       pool.try_deallocate(p, stream).error(),
@@ -946,7 +946,8 @@ TEST_F(bin_pool_test, a_reported_free_names_the_memory) {
   ASSERT_THAT(more, SizeIs(3));
   EXPECT_EQ(more[0].code(), errc::invalid_argument);
   EXPECT_EQ(more[0].detail(),
-            "a block of 1 MiB was freed as one of 2 MiB; freeing " + address.str() + " of 2 MiB");
+            "the block was freed with 2 MiB, but it was allocated with 1 MiB; freeing " +
+                address.str() + " of 2 MiB");
   for (const int each : {1, 2}) {
     EXPECT_EQ(more[each].code(), errc::double_free);
     EXPECT_EQ(more[each].requested(), 0_B);
@@ -1004,7 +1005,7 @@ TEST_F(bin_pool_test, the_end_releases_all_and_tells_what_failed) {
   ASSERT_THAT(reports, SizeIs(2));
   EXPECT_EQ(reports[0], (error{{.code = errc::still_live,
                                 .requested = 3_MiB,
-                                .detail = "a pool went with 2 live blocks of 3 MiB\n  " +
+                                .detail = "a pool was closed with 2 live blocks of 3 MiB\n  " +
                                           words(large, "2 MiB, tag \"scratch\"", stream) + "\n  " +
                                           words(small, "1 MiB, tag \"scratch\"", stream)}}));
   EXPECT_EQ(reports[1].native(), driver::CUDA_ERROR_UNKNOWN);

@@ -472,7 +472,7 @@ TEST_F(buffer_pool_test, bad_input_gets_a_typed_error) {
   const auto refused = other.free(std::move(buffer), stream);
   EXPECT_EQ(code_of(refused), errc::foreign_pointer);
   EXPECT_EQ(refused.error().detail(),
-            "a buffer of another pool: " +
+            "the buffer belongs to another pool: " +
                 detail::hexadecimal(reinterpret_cast<std::uintptr_t>(buffer.data())) + ", 40 B");
   EXPECT_TRUE(buffer);  // NOLINT: a refused buffer stays where it was
   ASSERT_TRUE(pool.free(std::move(buffer), stream));

@@ -23,14 +23,13 @@ TEST(stream_pool_config, sizes_must_agree) {
   EXPECT_EQ(verdict(0_B, 2_GiB, bytes::max()), std::nullopt) << "everything, of what there is";
   EXPECT_EQ(verdict(1_GiB, 0_B, 512_MiB), std::nullopt) << "the threshold is raised";
   EXPECT_EQ(verdict(100_GiB, 0_B, 200_GiB), std::nullopt) << "0 is no maximum";
-  EXPECT_EQ((stream_pool_config{.initial = 3_GiB, .max = 2_GiB}.validate().error()),
-            (error{{.code = refused,
-                    .requested = 3_GiB,
-                    .detail = "the initial size is above the maximum"}}));
+  EXPECT_EQ(
+      (stream_pool_config{.initial = 3_GiB, .max = 2_GiB}.validate().error()),
+      (error{{.code = refused, .requested = 3_GiB, .detail = "initial must not exceed maximum"}}));
   EXPECT_EQ(
       (stream_pool_config{.max = 2_GiB, .threshold = 4_GiB}.validate().error()),
       (error{
-          {.code = refused, .requested = 4_GiB, .detail = "the threshold is above the maximum"}}));
+          {.code = refused, .requested = 4_GiB, .detail = "threshold must not exceed maximum"}}));
 }
 
 TEST_P(stream_pool_config_test, a_config_that_contradicts_itself_makes_no_pool) {

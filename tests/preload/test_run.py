@@ -230,12 +230,12 @@ class PassedOn(Case):
                      said="weir run: memory that graphs allocate is left to the driver\n")
 
     def test_pools(self):
-        said = "weir run: pools that the program made are left to the driver; they count towards the limit\n"
+        said = "weir run: pools that the program created are left to the driver; they count towards the limit\n"
         calls = self.compare(["pools"], said=said)
         self.assertEqual((calls["cuMemAllocFromPoolAsync"], calls["cuMemAllocAsync"]), (1, 1))
 
     def test_pools_of_another_device(self):
-        said = "weir run: pools that the program made are left to the driver; they count towards the limit\n"
+        said = "weir run: pools that the program created are left to the driver; they count towards the limit\n"
         self.compare(["crosses"], said=said)
         ran = self.weir_run(self.program("dlsym", "crosses"), "--limit", "1GiB")
         self.assertEqual(ran.stdout.splitlines(), [
@@ -256,7 +256,7 @@ class PassedOn(Case):
     def test_settings_that_cannot_be_read(self):
         ran = self.weir_run(self.program("dlsym", "many", 3), WEIR_HEAP_POLICY="nonsense")
         self.assertEqual(ran.stdout, "3 allocations, 0 failures\n")
-        self.assertRegex(ran.stderr, r"^weir run: weir serves nothing here, the driver everything: "
+        self.assertRegex(ran.stderr, r"^weir run: weir cannot be used here, and the driver serves all memory: "
                                      r".*WEIR_HEAP_POLICY.*\n$")
         self.assertEqual(self.calls()["cuMemAlloc_v2"], 3)
 
@@ -276,7 +276,7 @@ class PassedOn(Case):
             with self.subTest(variable=variable, value=value):
                 ran = self.weir_run(self.program("dlsym", "many", 50), **{variable: value})
                 self.assertEqual(ran.stdout, "50 allocations, 0 failures\n")
-                self.assertRegex(ran.stderr, "^weir run: the program runs without a service that it was to have: "
+                self.assertRegex(ran.stderr, "^weir run: a requested service is not available: "
                                              f".*{variable}: .*\n$")
                 self.assertEqual(len(ran.stderr.splitlines()), 1)
                 calls = self.calls()
@@ -434,7 +434,7 @@ class Recording(Case):
         trace = self.folder / "run.weirtrace"
         ran = self.weir_run(self.program("dlsym", "closes", "unlink"), "--record", trace)
         self.assertEqual((ran.stdout, ran.returncode), ("closed 1\n", 0))
-        self.assertRegex(ran.stderr, r"^weir run: the recording is not complete: .*\.part: .*No such file or directory\n$")
+        self.assertRegex(ran.stderr, r"^weir run: the recording is incomplete: .*\.part: .*No such file or directory\n$")
 
     def test_a_trace_that_is_there_stays(self):
         trace = self.folder / "run.weirtrace"
@@ -443,6 +443,21 @@ class Recording(Case):
         self.assertEqual(ran.returncode, 64)
         self.assertIn("the file exists; remove it or name another", ran.stderr)
         self.assertEqual(trace.read_text(), "mine")
+
+    def test_a_program_that_the_library_does_not_see_is_reported(self):
+        trace = self.folder / "run.weirtrace"
+        said = ("weir run: nothing was recorded: the program requested no memory from the driver; a program that uses weir "
+                "itself is recorded with weir record\n")
+        for flags, expected in ([], said), (["--quiet"], ""):
+            ran = self.weir_run(["true"], "--record", trace, *flags)
+            self.assertEqual((ran.returncode, ran.stdout, ran.stderr), (0, "", expected))
+        self.assertEqual(self.weir_run(["true"]).stderr, "")
+        self.assertFalse(trace.exists())
+        # A child recorded: the shell has nothing to say.
+        program = " ".join(self.program("dlsym", "basic"))
+        ran = self.weir_run(["sh", "-c", f"{program}; true"], "--record", trace)
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        self.assertEqual(len(list(self.folder.glob("run*.weirtrace"))), 1)
 
     def test_further_traces_replace_nothing(self):
         trace = self.folder / "run.weirtrace"

@@ -27,9 +27,9 @@ import running  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("static", "shared")
 LEFT_TO_THE_DRIVER = {
-    "kinds": {"weir run: pools that the program made are left to the driver; they count towards the limit",
+    "kinds": {"weir run: pools that the program created are left to the driver; they count towards the limit",
               "weir run: memory that graphs allocate is left to the driver"},
-    "pools": {"weir run: pools that the program made are left to the driver; they count towards the limit"},
+    "pools": {"weir run: pools that the program created are left to the driver; they count towards the limit"},
     "capture": {"weir run: memory that graphs allocate is left to the driver"}}
 
 

@@ -73,14 +73,15 @@ TEST(card_report, is_said_in_words) {
       .policy = replay::policy::compact, .card = bytes{1024 * mib}, .left = bytes{495 * mib}};
   EXPECT_EQ(card_text(recorded, history, trial), "compact fits on a card of 1 GiB\n");
   trial.first_oom = replay::shortfall{3, 5000, 9 * mib, 7 * mib};
-  EXPECT_EQ(card_text(recorded, history, trial),
-            "compact does not fit on a card of 1 GiB, which leaves 495 MiB beside its context: at "
-            "0.000005000 s, event 5, 9 MiB could not be had with 7 MiB in use\n"
-            "  in the way: 5 MiB live\n"
-            "  by tag: weights: 3 MiB in 1 block; caches: 2 MiB in 1 block\n"
-            "  by site: load at a.py:1: 5 MiB in 2 blocks\n"
-            "  by size: 3 MiB: 3 MiB in 1 block; 2 MiB: 2 MiB in 1 block\n"
-            "  and 2 MiB that was freed but is not reusable yet\n");
+  EXPECT_EQ(
+      card_text(recorded, history, trial),
+      "compact does not fit on a card of 1 GiB, of which 495 MiB are left after the context: at "
+      "0.000005000 s, event 5, 9 MiB could not be allocated with 7 MiB in use\n"
+      "  in the way: 5 MiB live\n"
+      "  by tag: weights: 3 MiB in 1 block; caches: 2 MiB in 1 block\n"
+      "  by site: load at a.py:1: 5 MiB in 2 blocks\n"
+      "  by size: 3 MiB: 3 MiB in 1 block; 2 MiB: 2 MiB in 1 block\n"
+      "  and 2 MiB that was freed but is not reusable yet\n");
   trial.first_oom->time = 2'000'000'005;
   EXPECT_THAT(card_text(recorded, history, trial), testing::HasSubstr(": at 2.000000005 s, "));
 }

@@ -65,10 +65,9 @@ TEST_F(oom_report_test, every_figure_is_of_the_moment_of_the_failure) {
   EXPECT_EQ(found.free.pieces, 3U);
   EXPECT_EQ(found.free.longest, 9 * mib);
   EXPECT_THAT(found.tags, ElementsAre(Pair(2, 4 * mib - 100), Pair(1, 1000)));
-  EXPECT_EQ(
-      found.verdict,
-      "16 MiB are reserved and in no block, but in pieces, the longest 9 MiB; 15 MiB are asked "
-      "for in one. The pages below show which blocks hold the pieces apart.");
+  EXPECT_EQ(found.verdict,
+            "16 MiB are reserved and free, but in pieces of at most 9 MiB; the request needs 15 "
+            "MiB in one piece. The pages below show which blocks separate the pieces.");
 }
 
 TEST_F(oom_report_test, five_tags_are_named_those_that_hold_most) {
@@ -122,13 +121,13 @@ TEST_F(oom_report_test, the_limit_is_the_last_one_of_all_memory_and_no_tags) {
   const auto all = explain();
   ASSERT_EQ(all.size(), 5U);
   EXPECT_EQ(all[0].limit, 0U);
-  EXPECT_THAT(all[0].verdict, StartsWith("20 MiB are live. How much memory"));
+  EXPECT_THAT(all[0].verdict, StartsWith("20 MiB are live. The device's free memory is unknown"));
   for (const std::size_t i : {1U, 2U, 3U, 4U}) EXPECT_EQ(all[i].limit, 40 * mib);
-  EXPECT_THAT(all[1].verdict, StartsWith("20 MiB are live. How much memory"));
+  EXPECT_THAT(all[1].verdict, StartsWith("20 MiB are live. The device's free memory is unknown"));
   EXPECT_EQ(all[2].verdict,
             "The allocator's limit of 40 MiB is in the way: 20 MiB are live. Raise it by 1 B, or "
             "free 1 B.");
-  EXPECT_THAT(all[3].verdict, StartsWith("20 MiB are live. How much memory"));
+  EXPECT_THAT(all[3].verdict, StartsWith("20 MiB are live. The device's free memory is unknown"));
   EXPECT_EQ(all[4].verdict,
             "The limit of tag \"a\", 22 MiB, is in the way: 20 MiB are live with it. Raise it by 1 "
             "MiB, or free 1 MiB of the tag.");
@@ -157,10 +156,11 @@ TEST_F(oom_report_test, what_is_free_must_be_enough_to_be_in_fragments) {
   add(trace_kind::out_of_memory, 21 * mib);
   const auto all = explain();
   ASSERT_EQ(all.size(), 2U);
-  EXPECT_THAT(all[0].verdict, StartsWith("20 MiB are reserved and in no block, but in pieces, the "
-                                         "longest 10 MiB; 20 MiB are"));
+  EXPECT_THAT(
+      all[0].verdict,
+      StartsWith("20 MiB are reserved and free, but in pieces of at most 10 MiB; 20 MiB are"));
   EXPECT_EQ(all[1].verdict,
-            "Others than this allocator hold at least 439 MiB of the device's 500 MiB: 20 MiB are "
+            "Other users of the device hold at least 439 MiB of the device's 500 MiB: 20 MiB are "
             "live here, 40 MiB reserved.");
 }
 
@@ -183,9 +183,8 @@ TEST_F(oom_report_test, what_other_pools_keep_is_not_free) {
             "it by 88 MiB.");
   EXPECT_EQ(all[1].free.longest, 400 * mib);
   EXPECT_EQ(all[1].verdict,
-            "400 MiB are reserved and in no block, 400 MiB of it in one piece, but it is kept for "
-            "other streams, or for work that has not completed. Raise the limit of 512 MiB by 108 "
-            "MiB.");
+            "400 MiB are reserved and free, 400 MiB of it in one piece, but it is kept for other "
+            "streams, or for work that has not completed. Raise the limit of 512 MiB by 108 MiB.");
 }
 
 TEST_F(oom_report_test, memory_that_is_moved_stays_its_pools) {
@@ -207,7 +206,7 @@ TEST_F(oom_report_test, others_hold_nothing_where_the_request_is_larger_than_the
   add(trace_kind::reserve, 80 * mib, 100 * mib);
   writer.allocate(100 * mib, 70 * mib);
   add(trace_kind::out_of_memory, 30 * mib);
-  EXPECT_THAT(explain_one().verdict, StartsWith("Others than this allocator hold at least 0 B of"));
+  EXPECT_THAT(explain_one().verdict, StartsWith("Other users of the device hold at least 0 B of"));
 }
 
 TEST_F(oom_report_test, what_a_recording_does_not_say_cannot_be_told) {
@@ -215,11 +214,11 @@ TEST_F(oom_report_test, what_a_recording_does_not_say_cannot_be_told) {
   writer.allocate(100 * mib, 30 * mib);
   add(trace_kind::out_of_memory, 20 * mib);
   const std::string unknown =
-      "30 MiB are live. How much memory the device had is not known, so whether it was full or in "
-      "fragments cannot be told.";
+      "30 MiB are live. The device's free memory is unknown, so weir cannot say whether it was "
+      "full or fragmented.";
   EXPECT_EQ(explain_one().verdict, unknown);
   writer.out.device_capacity = bytes{100 * mib};
-  EXPECT_THAT(explain_one().verdict, StartsWith("Others than this allocator hold at least 40"));
+  EXPECT_THAT(explain_one().verdict, StartsWith("Other users of the device hold at least 40"));
   // What a placement reserved is another allocator's.
   writer.out.real_addresses = false;
   placement placed;

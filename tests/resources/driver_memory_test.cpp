@@ -107,7 +107,7 @@ TEST_F(driver_memory_test, live_memory_is_freed_and_reported_at_the_end) {
   EXPECT_EQ(reported.front(),
             (error{{.code = errc::still_live,
                     .requested = 8_MiB,
-                    .detail = "a resource ended with 2 live blocks of 8 MiB\n  " +
+                    .detail = "a resource was destroyed with 2 live blocks of 8 MiB\n  " +
                               words(large, "5 MiB") + "\n  " + words(small, "3 MiB")}}));
 }
 
@@ -125,7 +125,7 @@ TEST_F(driver_memory_test, misuse_is_told_with_the_block_it_concerns) {
   EXPECT_EQ(plain.try_deallocate(&host, 4_B, stream).error(),
             (error{{.code = errc::foreign_pointer,
                     .detail = detail::hexadecimal(reinterpret_cast<std::uintptr_t>(&host)) +
-                              " is no memory of this resource"}}));
+                              " is not memory of this resource"}}));
 }
 
 TEST_F(driver_memory_test, the_end_waits_for_the_device_and_tells_what_fails) {

@@ -63,10 +63,12 @@ TEST_F(limiting_test, wrong_frees_do_not_bend_the_budget) {
   auto limited = limiting_resource::create(ledger, 1_MiB).value();
   void* const p = limited.try_allocate(1_KiB, stream).value();
   void* const q = limited.try_allocate(1_KiB, stream).value();
-  EXPECT_EQ(limited.try_deallocate(p, 512_KiB, stream).error(),
-            (error{{.code = errc::invalid_argument,
-                    .requested = 512_KiB,
-                    .detail = "freed with another size than it was allocated with, 1 KiB"}}));
+  EXPECT_EQ(
+      limited.try_deallocate(p, 512_KiB, stream).error(),
+      (error{
+          {.code = errc::invalid_argument,
+           .requested = 512_KiB,
+           .detail = "the block was freed with another size than it was allocated with, 1 KiB"}}));
   EXPECT_EQ(limited.used(), 1_KiB) << "it is gone, with the size that was asked for";
   EXPECT_EQ(code_of(limited.try_deallocate(p, 1_KiB, stream)), errc::double_free);
   EXPECT_EQ(code_of(limited.try_deallocate(&limited, 1_KiB, stream)), errc::foreign_pointer);

@@ -190,7 +190,7 @@ TEST_F(tracking_test, what_is_left_at_the_end_is_reported) {
   ASSERT_EQ(reported.size(), 1U);
   EXPECT_EQ(reported.front().code(), errc::still_live);
   EXPECT_EQ(reported.front().detail(),
-            "tracking ended with 1 live blocks of 7 KiB\n  " +
+            "a tracking resource was destroyed with 1 live blocks of 7 KiB\n  " +
                 detail::hexadecimal(reinterpret_cast<std::uintptr_t>(p)) + ", 7 KiB, stream " +
                 std::to_string(stream.id().number()));
   EXPECT_EQ(reported.front().requested(), 7_KiB);

@@ -110,7 +110,7 @@ TEST_F(budget_test, all_places_can_be_taken) {
   EXPECT_EQ(rows().size(), budget::most_members);
   const auto refused = budget_member::join(memory, options("more", 0_B, 1_GiB));
   ASSERT_EQ(code_of(refused), errc::limit_exceeded);
-  EXPECT_THAT(refused.error().detail(), HasSubstr("all 64 places are taken: many (process "));
+  EXPECT_THAT(refused.error().detail(), HasSubstr("a card can have 64 members: many (process "));
   members[10].reset();
   members[10] = join(memory, options("more", 0_B, 1_GiB));
   EXPECT_EQ(rows()[10].name, "more");
@@ -247,8 +247,8 @@ TEST_F(budget_test, nobody_gives_below_the_floor) {
   EXPECT_EQ(others.stats().reserved.current, 1280_MiB);
   EXPECT_THAT(
       refused.error().detail(),
-      HasSubstr("Others than this allocator hold 1.31 GiB of the device's 2 GiB: have them "
-                "release 64 MiB. Of these: other (process " +
+      HasSubstr("Other users of the device hold 1.31 GiB of the device's 2 GiB: have them release "
+                "64 MiB. Of these: other (process " +
                 std::to_string(::getpid()) + ", floor 1.25 GiB, priority 0) holds 1.25 GiB."));
 }
 

@@ -507,9 +507,9 @@ TEST_P(hostile_peer, need_not_keep_what_was_refused) {
   const auto refused = link->receive(1s);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(reason_of(refused),
-            "limit_exceeded: a message whose descriptors this process has no room for: it may have "
-            "0 open (RLIMIT_NOFILE); close some or raise the limit (ulimit -n), and let it be sent "
-            "again");
+            "limit_exceeded: the message carries more descriptors than this process may open: it "
+            "may have 0 open (RLIMIT_NOFILE); close some or raise the limit (ulimit -n), then have "
+            "the message sent again");
   expect_heard(packet_kind::closed, 3);
   other->offer(ticket(3), one(good));
   EXPECT_EQ(reason_of(link->receive(1s)), "not_permitted: the ticket was already received");
@@ -1065,9 +1065,9 @@ TEST_P(spoken_on_a_link, are_refusals_of_legacy_memory_that_is_not_alone) {
   const CUdeviceptr memory_of_two = new_memory(unit().count());
   EXPECT_EQ(reason_of(link->offer_legacy(gpu(), memory_of_two + 512)),
             "invalid_argument: the pointer is not the start of an allocation");
-  EXPECT_EQ(
-      reason_of(link->offer_legacy(gpu(), new_memory(4096))),
-      "not_permitted: no multiple of " + to_string(unit()) + ": neighbours would be exported, too");
+  EXPECT_EQ(reason_of(link->offer_legacy(gpu(), new_memory(4096))),
+            "not_permitted: size must be a multiple of " + to_string(unit()) +
+                "; otherwise neighbouring memory would be exported");
   EXPECT_EQ(code_of(link->offer_legacy(gpu(), memory_of_two)), std::nullopt);
 }
 

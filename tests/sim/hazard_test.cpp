@@ -25,7 +25,7 @@ std::string remedy(hazard_kind kind, party first, party second) {
 }
 
 std::string wait_by_event(const std::string& first, const std::string& second) {
-  return "record an event on stream " + first + " behind the first, and let stream " + second +
+  return "record an event on stream " + first + " after the first, and let stream " + second +
          " wait for it before the second";
 }
 
@@ -45,7 +45,7 @@ TEST(remedy_of_a_race, between_nodes_of_one_launch_is_an_edge_of_the_graph) {
 TEST(remedy_of_a_race, with_the_end_of_a_lifetime_is_to_wait_before_it) {
   const auto lifetime = party_action::lifetime;
   EXPECT_EQ(remedy(hazard_kind::freed_in_use, at(one), at(host, lifetime)),
-            "wait for stream 1 before the memory is taken away");
+            "wait for stream 1 before the memory is removed");
   EXPECT_EQ(remedy(hazard_kind::freed_in_use, at(one, lifetime), at(two)),
             "queue the use before the memory is freed, and let stream 1 wait for stream 2 first");
   EXPECT_EQ(remedy(hazard_kind::freed_in_use, at(one), at(two)), wait_by_event("1", "2"));
@@ -64,7 +64,7 @@ block_life past_block() {
 
 const std::string declare_the_use =
     "call record_stream() for stream 2 before the block is freed, or free it on stream 2, or let "
-    "stream 1 wait for an event behind the first before it is freed";
+    "stream 1 wait for an event after the first before it is freed";
 
 TEST(remedy_of_a_race, with_the_end_of_a_block_is_to_declare_the_use) {
   const auto advice = [](range used, std::uint64_t step) {
@@ -76,7 +76,7 @@ TEST(remedy_of_a_race, with_the_end_of_a_block_is_to_declare_the_use) {
                   .blocks = {past_block()}}
         .remedy();
   };
-  const std::string wait = "wait for stream 2 before the memory is taken away";
+  const std::string wait = "wait for stream 2 before the memory is removed";
   EXPECT_EQ(advice({100, 10}, 4), declare_the_use);
   EXPECT_EQ(advice({100, 10}, 5), declare_the_use);
   EXPECT_EQ(advice({100, 10}, 3), wait) << "before there was the block";
@@ -105,15 +105,28 @@ TEST(remedy_of_a_race, with_the_next_owner_of_the_bytes_is_to_declare_the_use) {
   EXPECT_EQ(advice(4, 6), wait);
 }
 
+TEST(remedy_of_a_race,
+     with_a_fill_of_freed_memory_on_the_allocators_own_stream_is_to_declare_the_use) {
+  const auto advice = [](stream_id filling, std::uint64_t step) {
+    return hazard{.kind = hazard_kind::race,
+                  .first = at(two, party_action::access, 4),
+                  .second = at(filling, party_action::access, step),
+                  .blocks = {past_block()}}
+        .remedy();
+  };
+  EXPECT_EQ(advice(stream_id{10}, 8), declare_the_use);
+  EXPECT_EQ(advice(stream_id{10}, 5), wait_by_event("2", "10")) << "before the free";
+}
+
 TEST(remedy_of_a_bad_access, depends_on_the_block_that_it_missed) {
   hazard reported{.kind = hazard_kind::bad_access, .first = {}, .second = {}};
   EXPECT_EQ(reported.remedy(),
             "map the memory, and grant the device access, before work on it is queued");
   reported.blocks = {past_block()};
   EXPECT_EQ(reported.remedy(),
-            "queue the last use before the block is freed: its memory has gone back to the driver");
+            "queue the last use before the block is freed: its memory was returned to the driver");
   const std::string use_less =
-      "use no more bytes than the block has: its neighbours are addresses without memory";
+      "stay within the block's size; the neighbouring addresses are unmapped";
   reported.blocks.push_back({.extent = {100, 10}, .allocated_step = 7});
   EXPECT_EQ(reported.remedy(), use_less);
   reported.blocks.clear();
@@ -148,17 +161,16 @@ TEST(hazard_message, tells_both_sides_and_the_lives_of_the_bytes) {
                              .freed_step = 2});
   reported.blocks.push_back({.extent = {0x1000, 32}, .allocated_on = two, .allocated = 1100ns});
   EXPECT_EQ(reported.message(),
-            "race: two accesses that nothing keeps apart: 8 bytes at 0x1010"
-            "\n  first:  kernel fill, node 3 of a graph launched on stream 1 (producer), writes "
-            "[0x1000, 0x1020), 32 bytes, queued at 1.234 us"
-            "\n  second: host read, operation 4 of the host, reads [0x1010, 0x1018), 8 bytes, "
-            "queued at 0.000 us"
-            "\n  block:  0x1000, 64 B, tag \"weights\", allocated on stream 1 at 0.005 us, "
-            "recorded for stream 2, freed on stream 2 at 1.000 us"
-            "\n  later:  0x1000, 32 B, allocated on stream 2 at 1.100 us"
-            "\n  no stream, event or host order leads from the first to the second"
-            "\n  remedy: let the host wait for stream 1 (producer), or for an event behind the "
-            "first");
+            "race: two unordered accesses: 8 bytes at 0x1010\n"
+            "  first:  kernel fill, node 3 of a graph launched on stream 1 (producer), writes "
+            "[0x1000, 0x1020), 32 bytes, queued at 1.234 us\n"
+            "  second: host read, operation 4 of the host, reads [0x1010, 0x1018), 8 bytes, queued "
+            "at 0.000 us\n"
+            "  block:  0x1000, 64 B, tag \"weights\", allocated on stream 1 at 0.005 us, recorded "
+            "for stream 2, freed on stream 2 at 1.000 us\n"
+            "  later:  0x1000, 32 B, allocated on stream 2 at 1.100 us\n"
+            "  no stream, event or host order puts the first before the second\n"
+            "  remedy: let the host wait for stream 1 (producer), or for an event after the first");
 }
 
 TEST(hazard_message, begins_with_what_is_wrong) {
@@ -168,23 +180,21 @@ TEST(hazard_message, begins_with_what_is_wrong) {
     EXPECT_EQ(text, reported.message());
     return text.substr(0, text.find('\n'));
   };
-  EXPECT_EQ(headline(hazard_kind::race),
-            "race: two accesses that nothing keeps apart: 2 bytes at 0x10");
+  EXPECT_EQ(headline(hazard_kind::race), "race: two unordered accesses: 2 bytes at 0x10");
   EXPECT_EQ(headline(hazard_kind::use_after_free), "use after free: 2 bytes at 0x10");
   EXPECT_EQ(headline(hazard_kind::freed_in_use),
-            "memory taken away that queued work may still use: 2 bytes at 0x10");
+            "memory removed while queued work may still use it: 2 bytes at 0x10");
   EXPECT_EQ(headline(hazard_kind::bad_access),
-            "access where nothing is mapped or access was not granted: 2 bytes at 0x10");
-  EXPECT_EQ(headline(hazard_kind::out_of_bounds),
-            "access to bytes that were not handed out: 2 bytes at 0x10");
+            "access to unmapped or inaccessible addresses: 2 bytes at 0x10");
+  EXPECT_EQ(headline(hazard_kind::out_of_bounds), "access outside an allocation: 2 bytes at 0x10");
 }
 
 TEST(hazard_message, says_what_order_is_missing_where_one_is) {
   const auto says_so = [](hazard_kind kind) {
     const hazard reported{.kind = kind, .first = at(one), .second = at(two)};
     return reported.message().find(
-               "\n  no stream, event or host order leads from the first to the "
-               "second\n") != std::string::npos;
+               "\n  no stream, event or host order puts the first before the second\n") !=
+           std::string::npos;
   };
   EXPECT_TRUE(says_so(hazard_kind::race));
   EXPECT_TRUE(says_so(hazard_kind::freed_in_use));
@@ -219,8 +229,8 @@ TEST(hazard_message, tells_one_side_where_there_is_no_other_and_the_block_nearby
   hazard reported{
       .kind = hazard_kind::bad_access, .first = side, .second = side, .shared = {0x2000, 4}};
   const std::string head =
-      "access where nothing is mapped or access was not granted: 4 bytes at 0x2000"
-      "\n  copy, by stream 2, reads [0x2000, 0x2004), 4 bytes, queued at 0.000 us";
+      "access to unmapped or inaccessible addresses: 4 bytes at 0x2000\n"
+      "  copy, by stream 2, reads [0x2000, 0x2004), 4 bytes, queued at 0.000 us";
   EXPECT_EQ(reported.message(), head +
                                     "\n  remedy: map the memory, and grant the device access, "
                                     "before work on it is queued");
@@ -230,8 +240,8 @@ TEST(hazard_message, tells_one_side_where_there_is_no_other_and_the_block_nearby
     const std::size_t from = text.find("\n  nearby: ");
     return from == std::string::npos ? text : text.substr(from, text.find(", ", from) - from);
   };
-  EXPECT_EQ(nearby({0x1ff0, 16}), "\n  nearby: 1 byte behind 0x1ff0");
-  EXPECT_EQ(nearby({0x1ff0, 8}), "\n  nearby: 9 bytes behind 0x1ff0");
+  EXPECT_EQ(nearby({0x1ff0, 16}), "\n  nearby: 1 byte after 0x1ff0");
+  EXPECT_EQ(nearby({0x1ff0, 8}), "\n  nearby: 9 bytes after 0x1ff0");
   EXPECT_EQ(nearby({0x2004, 8}), "\n  nearby: 1 byte before 0x2004");
   EXPECT_EQ(nearby({0x2008, 8}), "\n  nearby: 5 bytes before 0x2008");
 }
@@ -242,10 +252,9 @@ TEST(hazard_message, leaves_a_side_out_that_nobody_knows) {
                   .second = {.label = "copy", .stream = two, .order = 1, .extent = {0x2000, 4}},
                   .shared = {0x2000, 4}};
   const std::string rest =
-      "copy, operation 1 of stream 2, reads [0x2000, 0x2004), 4 bytes, queued at 0.000 us"
-      "\n  remedy: ask for as many bytes as are used: what a size is rounded up to is not handed "
-      "out";
-  const std::string head = "access to bytes that were not handed out: 4 bytes at 0x2000";
+      "copy, operation 1 of stream 2, reads [0x2000, 0x2004), 4 bytes, queued at 0.000 us\n"
+      "  remedy: allocate the full size you use; bytes added by rounding are not yours";
+  const std::string head = "access outside an allocation: 4 bytes at 0x2000";
   EXPECT_EQ(reported.message(), head + "\n  " + rest);
   reported.first = {.label = "free", .stream = one, .action = party_action::lifetime};
   EXPECT_EQ(reported.message(), head +

@@ -67,7 +67,7 @@ TEST_F(revoked_access, UnderQueuedWorkIsReported) {
   EXPECT_EQ(reported.shared.address, range);
   EXPECT_EQ(reported.shared.size, unit);
   EXPECT_EQ(reported.remedy(), "wait for stream " + std::to_string(reported.first.stream.number()) +
-                                   " before the memory is taken away");
+                                   " before the memory is removed");
   EXPECT_EQ(cuda.stream_synchronize(on), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use)) << "reported once";
 }

@@ -46,14 +46,14 @@ TEST(Remedy, OfARaceSaysWhoMustWaitForWhom) {
   };
   const stream_id host{0};
   EXPECT_EQ(remedy(stream_id{1}, host),
-            "let the host wait for stream 1, or for an event behind the first");
+            "let the host wait for stream 1, or for an event after the first");
   EXPECT_EQ(remedy(host, stream_id{1}),
             "let stream 1 wait for what the host did, or do it before it is queued");
   EXPECT_EQ(remedy(stream_id{1}, stream_id{2}),
-            "record an event on stream 1 behind the first, and let stream 2 wait for it before the "
+            "record an event on stream 1 after the first, and let stream 2 wait for it before the "
             "second");
   EXPECT_EQ(remedy(stream_id{2}, stream_id{1}),
-            "record an event on stream 2 behind the first, and let stream 1 wait for it before the "
+            "record an event on stream 2 after the first, and let stream 1 wait for it before the "
             "second");
 }
 

@@ -24,9 +24,9 @@ FEATURES = {
     "pinned_memory": "host memory that the device reaches directly",
     "sharing_by_descriptor": "handles and pools travel to other processes",
     "legacy_sharing": "plain allocations travel as cuIpc handles",
-    "graph_capture": "captures can be told apart and own memory",
+    "graph_capture": "captures can be distinguished and own memory",
     "stream_identity": "a stream's number is never used twice",
-    "suspended_memory": "memory goes to the host and comes back; copy engines: 3",
+    "suspended_memory": "contents are saved to the host and restored; copy engines: 3",
 }
 DEVICE = {
     "number": 0, "name": "weir simulated H200", "pci_bus_id": "0000:01:00.0",
@@ -167,7 +167,7 @@ class Doctor(unittest.TestCase):
             text = weir("doctor", "--driver", file.name).stdout.splitlines()
         self.assertEqual(report["driver"]["problem"]["code"], "driver_unavailable")
         self.assertEqual(report["driver"]["problem"]["advice"],
-                         "The library is there but is no working driver.")
+                         "The library was found, but it is not a working driver.")
         self.assertEqual(text[2], f"driver    {file.name} cannot be used")
         self.assertEqual(text[-1],
                          "verdict   the driver cannot be used; the simulated machine can (exit code 3)")
@@ -272,8 +272,7 @@ class Doctor(unittest.TestCase):
                  "cuGraphRetainUserObject (CUDA 11.3), cuGraphReleaseUserObject (CUDA 11.3)")
         self.assertEqual(self.reasons(report)["graph_capture"], f"the driver lacks {names}")
         self.assertEqual(self.reasons(report)["stream_identity"],
-                         "numbered by weir: the driver lacks cuStreamGetId (CUDA 12.0); a stream destroyed by "
-                         "others can be taken for its successor")
+                         "numbered by weir: the driver lacks cuStreamGetId (CUDA 12.0); a stream that others destroyed can be mistaken for its successor")
         text = weir("doctor", "--driver", arguments.driver, FAKE_VERSION="11020").stdout
         lacks = ", ".join(f"{each['name']} (CUDA {each['since'] // 1000}.{each['since'] % 1000 // 10})"
                           for each in report["machine"]["missing_calls"])
@@ -282,7 +281,7 @@ class Doctor(unittest.TestCase):
                       " ".join(text.split()))
         self.assertIn("\n          cuCtxRecordEvent (CUDA 12.5), cuStreamGetId (CUDA 12.0),\n", text)
         self.assertIn("\n  stream identity      partly  numbered by weir: the driver lacks cuStreamGetId\n"
-                      "                               (CUDA 12.0); a stream destroyed by others can be\n", text)
+                      "                               (CUDA 12.0); a stream that others destroyed can\n", text)
         self.assertEqual(text.splitlines()[-1],
                          "verdict   weir works here, within the limits named above (exit code 1)")
 
@@ -291,7 +290,7 @@ class Doctor(unittest.TestCase):
                 ("cuStreamUpdateCaptureDependencies", "11.3", "graph_capture", "no", "the driver lacks {}"),
                 ("cuGraphReleaseUserObject", "11.3", "graph_capture", "no", "the driver lacks {}"),
                 ("cuStreamGetId", "12.0", "stream_identity", "partly",
-                 "numbered by weir: the driver lacks {}; a stream destroyed by others can be taken for its "
+                 "numbered by weir: the driver lacks {}; a stream that others destroyed can be mistaken for its "
                  "successor"),
                 ("cuMemcpyBatchAsync", "12.8", None, None, None)):
             report = self.examine(arguments.driver, 1, FAKE_LACKS=call)
@@ -307,21 +306,21 @@ class Doctor(unittest.TestCase):
         self.assertEqual(features["pinned_memory"], "yes")
         self.assertEqual(report["devices"][0]["granularity"], 0)
         self.assertEqual(self.limits(report), {
-            "caching_allocator": ("no", "the device has no virtual memory"),
-            "stream_pools": ("no", "the device has no memory pools"),
-            "unified_memory": ("no", "the device has no managed memory"),
-            "suspended_memory": ("no", "the device has no virtual memory"),
-            "sharing_by_descriptor": ("no", "the device has no virtual memory")})
+            "caching_allocator": ("no", "the device does not support virtual memory"),
+            "stream_pools": ("no", "the device does not support memory pools"),
+            "unified_memory": ("no", "the device does not support managed memory"),
+            "suspended_memory": ("no", "the device does not support virtual memory"),
+            "sharing_by_descriptor": ("no", "the device does not support virtual memory")})
         text = weir("doctor", "--driver", arguments.driver, FAKE_PLAIN="1").stdout
         self.assertIn("\n  handle granularity   none: no virtual memory\n", text)
-        self.assertIn("\n  sharing, descriptor  no      the device has no virtual memory\n", text)
+        self.assertIn("\n  sharing, descriptor  no      the device does not support virtual memory\n", text)
 
     def test_an_ability_that_a_device_lacks_is_a_limit(self):
         for attribute, feature, works, why in (
                 (89, "unified_memory", "partly",
                  "managed memory that the host must not touch while the device works"),
                 (103, "sharing_by_descriptor", "no", "handles cannot become descriptors"),
-                (115, "stream_pools", "no", "the device has no memory pools"),
+                (115, "stream_pools", "no", "the device does not support memory pools"),
                 (119, "sharing_by_descriptor", "partly",
                  "handles travel to other processes, memory pools do not")):
             report = self.examine(arguments.driver, 1, FAKE_ATTRIBUTE=str(attribute))
@@ -330,12 +329,12 @@ class Doctor(unittest.TestCase):
     def test_network_cards_are_tried_and_no_limit(self):
         report = self.examine(arguments.driver, 0, FAKE_ATTRIBUTE="110")
         self.assertEqual(report["devices"][0]["network_cards"],
-                         {"works": "no", "why": "the device has no RDMA with virtual memory"})
+                         {"works": "no", "why": "the device does not support RDMA with virtual memory"})
         text = weir("doctor", "--driver", arguments.driver, FAKE_ATTRIBUTE="110").stdout
-        self.assertIn("\n  network cards        no: the device has no RDMA with virtual memory\n", text)
+        self.assertIn("\n  network cards        no: the device does not support RDMA with virtual memory\n", text)
         report = self.examine(arguments.driver, 1, FAKE_PLAIN="1")
         self.assertEqual(report["devices"][0]["network_cards"],
-                         {"works": "no", "why": "the device has no virtual memory"})
+                         {"works": "no", "why": "the device does not support virtual memory"})
 
     def test_a_feature_counts_only_if_it_worked(self):
         for feature, calls in {
@@ -353,7 +352,7 @@ class Doctor(unittest.TestCase):
                 name, _, size = call.partition(", ")
                 ran = weir("doctor", "--driver", arguments.driver, "--json", FAKE_REFUSES=name)
                 self.assertEqual(ran.returncode, 1, call)
-                why = f"not_permitted: the system does not permit this ({name} = 800{size and ', ' + size})"
+                why = f"not_permitted: the operation is not permitted ({name} = 800{size and ', ' + size})"
                 self.assertEqual(self.limits(json.loads(ran.stdout)), {feature: ("no", why)})
                 if "Unmap" not in name and "Release" not in name:  # which then keep what they hold
                     self.assertEqual(ran.stderr, "", call)
@@ -363,7 +362,7 @@ class Doctor(unittest.TestCase):
         self.assertIsNone(report["devices"][0]["memory_free"])
         self.assertEqual(self.limits(report), {})
         text = weir("doctor", "--driver", arguments.driver, FAKE_REFUSES="cuMemGetInfo").stdout
-        self.assertIn(" memory 139.8 GiB, free unknown: not_permitted: the system does not permit this "
+        self.assertIn(" memory 139.8 GiB, free unknown: not_permitted: the operation is not permitted "
                       "(cuMemGetInfo = 800) compute capability", " ".join(text.split()))
 
     # --- Usage -----------------------------------------------------------------------------------

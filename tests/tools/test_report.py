@@ -141,15 +141,15 @@ class Report(Case):
         self.assertEqual(summary(self.small, *both, "1GB"),
                          "balanced fits on a card of 953.67 MiB\ntorch-default fits on a card of 953.67 MiB\n")
         self.assertEqual(summary(self.small, *both, "532MiB"), "".join(
-            f"{policy} does not fit on a card of 532 MiB, which leaves 3.19 MiB beside its context: at 0.000010000 s, event 1, "
-            "2 MiB could not be had with 1 MiB in use\n"
+            f"{policy} does not fit on a card of 532 MiB, of which 3.19 MiB are left after the context: at 0.000010000 s, event 1, "
+            "2 MiB could not be allocated with 1 MiB in use\n"
             "  in the way: 1 MiB live\n  by tag: untagged: 1 MiB in 1 block\n  by size: 1 MiB: 1 MiB in 1 block\n"
             for policy in ("balanced", "torch-default")))
         both = self.report(self.small, snapshot(self.folder / "two.pickle"), "-f", "--policy", "balanced", "--capacity", "532MiB")
         self.assertEqual(both.stdout.splitlines()[5:], [
             "  by size: 1 MiB: 1 MiB in 1 block", "two.pickle:",
-            "balanced does not fit on a card of 532 MiB, which leaves 3.19 MiB beside its context: at 0.000020000 s, event 3, "
-            "4 MiB could not be had with 2 MiB in use",
+            "balanced does not fit on a card of 532 MiB, of which 3.19 MiB are left after the context: at 0.000020000 s, event 3, "
+            "4 MiB could not be allocated with 2 MiB in use",
             "  in the way: 2 MiB live", "  by tag: untagged: 2 MiB in 1 block", "  by site: load at train.py:3: 2 MiB in 1 block",
             "  by size: 2 MiB: 2 MiB in 1 block"])
 

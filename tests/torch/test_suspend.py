@@ -301,7 +301,7 @@ class Memory(SuspendTest):
                     weir.torch.resume("ballast")
                 self.assertIsInstance(caught.exception, weir.torch.OutOfMemory)
                 self.assertIsInstance(caught.exception, weir.OutOfMemory)
-                self.assertIn("have to come back", str(caught.exception))
+                self.assertIn("are needed to resume it", str(caught.exception))
                 self.assertTrue(weir.torch.is_suspended("ballast"))
                 self.assertEqual(reserved(), held)  # nothing stays half-way
             weir.torch.resume("small")  # there is room for this one

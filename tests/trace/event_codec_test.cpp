@@ -241,7 +241,7 @@ std::string decoded(const columns& frame, std::uint32_t count = 1) {
   return decoded(decoder, frame.content(), count);
 }
 
-constexpr auto cut = "a frame of events is shorter than it says";
+constexpr auto cut = "a frame of events is shorter than its header says";
 constexpr auto longer = "a column is longer than its events";
 
 TEST(event_decoder, reads_columns) {
@@ -265,7 +265,7 @@ TEST(event_decoder, refuses_columns_that_are_too_short_or_too_long) {
     event_decoder decoder;
     EXPECT_EQ(decoded(decoder, whole.substr(0, length), 1), cut) << length;
   }
-  EXPECT_EQ(decoded(columns{.rest = "x"}), "a frame of events is longer than it says");
+  EXPECT_EQ(decoded(columns{.rest = "x"}), "a frame of events is longer than its header says");
   EXPECT_EQ(decoded(columns{.kinds = "\x06\x06", .times = "\x01"}, 2), cut);
   EXPECT_EQ(decoded(columns{.times = "\x01\x01"}), longer);
   EXPECT_EQ(decoded(columns{.times = "\x80"}), cut);
@@ -353,7 +353,8 @@ TEST(event_decoder, refuses_blocks_that_cannot_be_meant) {
   EXPECT_EQ(read(frame(reusable, 0)), "0.000000000 s reusable 0x100 size 40 stream 3\n");
   EXPECT_EQ(read(frame(reusable, 0)), "a block becomes reusable before its free");
   EXPECT_EQ(read(frame(allocate, zigzag(0x100))), "0.000000000 s allocate 0x100\n");
-  EXPECT_EQ(read(frame(deallocate, zigzag(2))), "a block is named whose place another one has");
+  EXPECT_EQ(read(frame(deallocate, zigzag(2))),
+            "an event names a block whose address another block has");
   EXPECT_EQ(read(frame(deallocate, zigzag(1))), "0.000000000 s deallocate 0x100\n");
 }
 

@@ -430,7 +430,7 @@ TEST_F(file_writer_test, refuses_names_that_are_larger_than_a_frame) {
   file.names().text(trace::name_kind::program, std::string(longest + 1, 'x'));
   const auto refused = file.write_names();
   EXPECT_EQ(refused.code(), errc::size_overflow);
-  EXPECT_EQ(refused.error().detail(), part_ + ": the names are too many");
+  EXPECT_EQ(refused.error().detail(), part_ + ": too many names");
 
   auto many = writer();
   for (std::uint32_t i = 0; i < trace::most_records; ++i)

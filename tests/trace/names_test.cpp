@@ -14,7 +14,7 @@ using trace::decode_names;
 using trace::name_encoder;
 using trace::name_kind;
 
-constexpr auto short_names = "a frame of names is shorter than it says";
+constexpr auto short_names = "a frame of names is shorter than its header says";
 
 TEST(names, are_written_byte_by_byte_as_documented) {
   name_encoder names;
@@ -84,7 +84,7 @@ TEST(names, that_are_cut_are_refused) {
     for (std::size_t length = 0; length < entry.size(); ++length)
       EXPECT_STREQ(decode_names(entry.substr(0, length), 1, read), short_names) << int{entry[0]};
     EXPECT_STREQ(decode_names(entry, 2, read), short_names);
-    EXPECT_STREQ(decode_names(entry, 0, read), "a frame of names is longer than it says");
+    EXPECT_STREQ(decode_names(entry, 0, read), "a frame of names is longer than its header says");
   }
 }
 
@@ -108,11 +108,11 @@ TEST(names, that_do_not_exist_are_refused) {
 TEST(names, of_stacks_have_frames_that_are_there) {
   recording read;
   read.frames = {"f", "g"};
-  EXPECT_STREQ(decode_names("\x07\x01\x02"sv, 1, read), "a stack names a frame that is not there");
+  EXPECT_STREQ(decode_names("\x07\x01\x02"sv, 1, read), "a stack names an unknown frame");
   EXPECT_EQ(decode_names("\x07\x01\x01"sv, 1, read), nullptr);
   EXPECT_STREQ(decode_names("\x07\x02\x01"sv, 1, read), "a stack is cut");
   EXPECT_STREQ(decode_names("\x07"sv, 1, read), "a stack is cut");
-  EXPECT_STREQ(decode_names("\x07\x01\x81"sv, 1, read), "a stack names a frame that is not there");
+  EXPECT_STREQ(decode_names("\x07\x01\x81"sv, 1, read), "a stack names an unknown frame");
   EXPECT_THAT(read.stacks, ElementsAre(ElementsAre(1)));
 }
 

@@ -151,7 +151,7 @@ feature caching_allocator(device gpu) {
   constexpr std::string_view key = "caching_allocator";
   constexpr std::string_view title = "caching allocator";
   const device_capabilities& can = gpu.capabilities();
-  if (!can.virtual_memory) return lacking(key, title, "the device has no virtual memory");
+  if (!can.virtual_memory) return lacking(key, title, "the device does not support virtual memory");
   return tried(key, title, try_virtual_memory(gpu),
                "virtual memory, mapped in handles of " + to_string(can.granularity));
 }
@@ -160,7 +160,7 @@ feature stream_pools(device gpu) {
   constexpr std::string_view key = "stream_pools";
   constexpr std::string_view title = "stream pools";
   if (!gpu.capabilities().memory_pools)
-    return lacking(key, title, "the device has no memory pools");
+    return lacking(key, title, "the device does not support memory pools");
   return tried(key, title, try_pool(gpu), "the driver's stream-ordered memory pools");
 }
 
@@ -168,7 +168,7 @@ feature unified_memory(device gpu) {
   constexpr std::string_view key = "unified_memory";
   constexpr std::string_view title = "unified memory";
   const device_capabilities& can = gpu.capabilities();
-  if (!can.managed_memory) return lacking(key, title, "the device has no managed memory");
+  if (!can.managed_memory) return lacking(key, title, "the device does not support managed memory");
   return limited_by(
       tried(key, title, try_managed_memory(gpu), "managed memory, for host and device at once"),
       !can.concurrent_managed_access,
@@ -184,7 +184,7 @@ feature sharing_by_descriptor(device gpu) {
   constexpr std::string_view key = "sharing_by_descriptor";
   constexpr std::string_view title = "sharing, descriptor";
   const device_capabilities& can = gpu.capabilities();
-  if (!can.virtual_memory) return lacking(key, title, "the device has no virtual memory");
+  if (!can.virtual_memory) return lacking(key, title, "the device does not support virtual memory");
   if (!can.posix_descriptors) return lacking(key, title, "handles cannot become descriptors");
   const bool pools =
       (can.pool_handle_types & driver::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
@@ -221,17 +221,17 @@ feature graph_capture(device gpu) {
        call::graph_instantiate, call::user_object_create, call::user_object_retain,
        call::user_object_release, call::graph_retain_user_object, call::graph_release_user_object});
   if (!missing.empty()) return lacking(key, title, "the driver lacks " + missing);
-  return tried(key, title, try_capture(gpu), "captures can be told apart and own memory");
+  return tried(key, title, try_capture(gpu), "captures can be distinguished and own memory");
 }
 
 feature suspended_memory(device gpu) {
   constexpr std::string_view key = "suspended_memory";
   constexpr std::string_view title = "suspended memory";
   const device_capabilities& can = gpu.capabilities();
-  if (!can.virtual_memory) return lacking(key, title, "the device has no virtual memory");
-  return tried(
-      key, title, try_suspending(gpu),
-      "memory goes to the host and comes back; copy engines: " + std::to_string(can.copy_engines));
+  if (!can.virtual_memory) return lacking(key, title, "the device does not support virtual memory");
+  return tried(key, title, try_suspending(gpu),
+               "contents are saved to the host and restored; copy engines: " +
+                   std::to_string(can.copy_engines));
 }
 
 feature stream_identity(device gpu) {
@@ -246,7 +246,7 @@ feature stream_identity(device gpu) {
   return limited_by(tried(key, title, identify(), "a stream's number is never used twice"),
                     !missing.empty(),
                     "numbered by weir: the driver lacks " + missing +
-                        "; a stream destroyed by others can be taken for its successor");
+                        "; a stream that others destroyed can be mistaken for its successor");
 }
 
 }  // namespace
@@ -255,9 +255,9 @@ feature examine_network_cards(device gpu) {
   constexpr std::string_view key = "network_cards";
   constexpr std::string_view title = "network cards";
   const device_capabilities& can = gpu.capabilities();
-  if (!can.virtual_memory) return lacking(key, title, "the device has no virtual memory");
+  if (!can.virtual_memory) return lacking(key, title, "the device does not support virtual memory");
   if (!can.rdma_with_virtual_memory)
-    return lacking(key, title, "the device has no RDMA with virtual memory");
+    return lacking(key, title, "the device does not support RDMA with virtual memory");
   return tried(key, title, try_virtual_memory(gpu, {.rdma = true}),
                "mapped memory can be registered (GPUDirect RDMA)");
 }

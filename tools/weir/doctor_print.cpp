@@ -80,7 +80,7 @@ std::string advice(const machine_report& report) {
   }
   switch (report.problem->code()) {
     case errc::driver_unavailable:
-      return "The library is there but is no working driver.";
+      return "The library was found, but it is not a working driver.";
     case errc::driver_too_old:
       return "Install a driver for CUDA " + cuda_version(driver::oldest_driver) + " or later.";
     case errc::symbol_missing:

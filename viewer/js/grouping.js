@@ -162,20 +162,20 @@ function verdictOf(about) {
   const less = (from, size) => from - Math.min(from, size);
   const held = Math.max(less(reserved, free), live);
   const room = less(deviceTotal, Math.max(reserved, live));
-  const freeMore = (missing) => (live >= missing ? `Free at least ${text(missing)} more.` : 'Ask for less.');
+  const freeMore = (missing) => (live >= missing ? `Free at least ${text(missing)} more.` : 'Request less.');
   const byLimit = () => {
     const out = `The allocator's limit of ${text(limit)} is in the way: ${text(live)} are live${reserved ? `, ${text(reserved)} reserved.` : '.'}`;
     const missing = less(held + requested, limit);
-    if (!missing) return `${out} Raise it, or free something.`;
+    if (!missing) return `${out} Raise it, or free memory.`;
     if (!deviceTotal || free + room >= requested) return `${out} Raise it by ${text(missing)}${live >= missing ? `, or free ${text(missing)}` : ''}.`;
     return `${out} Raising it alone does not help, with ${text(room)} free of the device's ${text(deviceTotal)}. ${freeMore(Math.max(missing, requested - free - room))}`;
   };
   const byFragments = () => {
     const isShort = longest < requested;
-    const pieces = isShort ? `but in pieces, the longest ${text(longest)}; ${text(requested)} are asked for in one.`
+    const pieces = isShort ? `but in pieces of at most ${text(longest)}; the request needs ${text(requested)} in one piece.`
       : `${text(longest)} of it in one piece, but it is kept for other streams, or for work that has not completed.`;
     const raise = reserved + requested > limit ? ` Raise the limit of ${text(limit)} by ${text(reserved + requested - limit)}.` : '';
-    return `${text(free)} are reserved and in no block, ${pieces}${raise}${isShort ? ' The pages below show which blocks hold the pieces apart.' : ''}`;
+    return `${text(free)} are reserved and free, ${pieces}${raise}${isShort ? ' The pages below show which blocks separate the pieces.' : ''}`;
   };
   if (!requested) return 'The request fits.';
   if (tagLive + requested > tagLimit) {
@@ -183,7 +183,7 @@ function verdictOf(about) {
     return `The limit of tag "${tag}", ${text(tagLimit)}, is in the way: ${text(tagLive)} are live with it. Raise it by ${text(missing)}${
       tagLive >= missing ? `, or free ${text(missing)} of the tag` : ''}.`;
   }
-  if (deviceTotal && requested > deviceTotal) return `The request is larger than the device, which has ${text(deviceTotal)}. Ask for less.`;
+  if (deviceTotal && requested > deviceTotal) return `The request is larger than the device, which has ${text(deviceTotal)}. Request less.`;
   if (held + requested > limit) return byLimit();
   if (deviceTotal && held + requested > deviceTotal) {
     const others = less(deviceTotal, Math.max(reserved, live) + room);
@@ -192,9 +192,9 @@ function verdictOf(about) {
   if (reserved && (free >= requested || reserved + requested > limit)) return byFragments();
   if (less(limit, reserved) < room) return byLimit();
   if (reserved && deviceTotal) {
-    return `Others than this allocator hold at least ${text(less(deviceTotal, reserved + requested))} of the device's ${text(deviceTotal)}: ${text(live)} are live here, ${text(reserved)} reserved.`;
+    return `Other users of the device hold at least ${text(less(deviceTotal, reserved + requested))} of the device's ${text(deviceTotal)}: ${text(live)} are live here, ${text(reserved)} reserved.`;
   }
-  return `${text(live)} are live. How much memory the device had is not known, so whether it was full or in fragments cannot be told.`;
+  return `${text(live)} are live. The device's free memory is unknown, so weir cannot say whether it was full or fragmented.`;
 }
 
 function explainOoms(lifetimes) {

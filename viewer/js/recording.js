@@ -130,7 +130,7 @@ function crc32(bytes, before = 0) {
 }
 
 function readNames(content, count, out) {
-  const bytes = new ByteReader(content, 'a frame of names is shorter than it says');
+  const bytes = new ByteReader(content, 'a frame of names is shorter than its header says');
   const small = (table) => {
     if (table.length >= 65536) throw new Damage(bytes.cut);
     return table;
@@ -139,13 +139,13 @@ function readNames(content, count, out) {
     bytes.cut = 'a stack is cut';
     const depth = bytes.varint();
     if (depth > bytes.left) throw new Damage(bytes.cut);
-    bytes.cut = 'a stack names a frame that is not there';
+    bytes.cut = 'a stack names an unknown frame';
     const frames = Array.from({ length: depth }, () => {
       const frame = bytes.varint();
       if (frame >= out.frames.length) throw new Damage(bytes.cut);
       return frame;
     });
-    bytes.cut = 'a frame of names is shorter than it says';
+    bytes.cut = 'a frame of names is shorter than its header says';
     return frames;
   };
   const entries = {
@@ -168,7 +168,7 @@ function readNames(content, count, out) {
     if (!read) throw new Damage('unknown name');
     read();
   }
-  if (bytes.left) throw new Damage('a frame of names is longer than it says');
+  if (bytes.left) throw new Damage('a frame of names is longer than its header says');
 }
 
 // Events of all frames, with what they are predicted from.
@@ -193,7 +193,7 @@ class EventReader {
 
   columns(content, count, first) {
     const { out } = this;
-    const bytes = new ByteReader(content, 'a frame of events is shorter than it says');
+    const bytes = new ByteReader(content, 'a frame of events is shorter than its header says');
     const unit = bytes.varint();
     const kindsOf = bytes.take(count);
     if (![1, 1000, 1000000].includes(unit)) throw new Damage('unknown unit of time');
@@ -216,7 +216,7 @@ class EventReader {
     column(Array.from({ length: count }, (_, i) => first + i), out.time, Infinity);
     const fields = [['address', Infinity], ['size', Infinity], ['extra', Infinity], ['stream', 2 ** 32 - 1], ['other', 2 ** 32 - 1], ['thread', 65535], ['tag', 65535], ['pool', 65535]];
     for (const indices of byKind) if (indices.length) for (const [name, most] of fields) column(indices, out[name], most);
-    if (bytes.left) throw new Damage('a frame of events is longer than it says');
+    if (bytes.left) throw new Damage('a frame of events is longer than its header says');
     this.resolve(first, unit);
   }
 
@@ -237,7 +237,7 @@ class EventReader {
         if (!(number >= 0 && number < addresses.length)) throw new Damage('an event names a block that was not allocated');
         const address = addresses[number];
         const block = blocks.get(address);
-        if (block.number !== number) throw new Damage('a block is named whose place another one has');
+        if (block.number !== number) throw new Damage('an event names a block whose address another block has');
         const stream = block.stream + unzigzag(out.stream[i]);
         if (stream < 0 || stream > 2 ** 32 - 1) throw new Damage('a stream is not in the table');
         out.address[i] = address;

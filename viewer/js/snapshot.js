@@ -153,7 +153,7 @@ class Unpickler {
   }
 
   pop(count) {
-    if (this.available() < count) throw new Damage('the pickle takes what it did not put there');
+    if (this.available() < count) throw new Damage('the pickle reads more values than it pushed');
     return this.stack.splice(this.stack.length - count);
   }
 
@@ -203,7 +203,7 @@ class Unpickler {
   }
 
   extend(type, count) {
-    if (this.available() < count + 1) throw new Damage('the pickle takes what it did not put there');
+    if (this.available() < count + 1) throw new Damage('the pickle reads more values than it pushed');
     const target = this.stack.at(-1 - count);
     if (!(target instanceof PickleContainer) || target.type !== type) throw new Damage('an item is added to a value that is not a list or dict');
     if (target.closed) throw new Damage('a nested container is changed');
@@ -217,7 +217,7 @@ class Unpickler {
   }
 
   marked(type) {
-    if (!this.marks.length) throw new Damage('the pickle takes what it did not put there');
+    if (!this.marks.length) throw new Damage('the pickle reads more values than it pushed');
     const count = this.available();
     if (type === 'dict' && count % 2) throw new Damage('a dict has a key without a value');
     return count;
@@ -235,7 +235,7 @@ class Unpickler {
   }
 
   memoize(number) {
-    if (this.available() === 0) throw new Damage('the pickle takes what it did not put there');
+    if (this.available() === 0) throw new Damage('the pickle reads more values than it pushed');
     if (number > this.memo.length) throw new Damage('the memo has a gap');
     this.memo[number] = this.stack.at(-1);
   }

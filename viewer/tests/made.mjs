@@ -76,7 +76,7 @@ test('what ran out is explained by its moment', () => open(async (page) => {
   const events = [physical('reserve', 16, 8), allocate(16, MiB, { tag: 1, extra: 2 * MiB }), allocate(20, MiB, { tag: 2 }), { kind: 'limit', size: 9 * MiB }, oom(3 * MiB, { stream: 1 }), { kind: 'limit', size: 3 * MiB, tag: 1 }, oom(2 * MiB, { tag: 1 }), free(16)];
   const found = await withEvents(page, events, { tags: ['', 'a', 'b'], streams: [0n, 1n] }, (l, { explainOoms }) => explainOoms(l));
   assert.deepEqual(found[0], { event: 4, time: 4000, stream: 1, requested: 3 * MiB, live: 2 * MiB, rounded: 3 * MiB, reserved: 8 * MiB, limit: 9 * MiB, free: 5 * MiB, longest: 3 * MiB, pieces: 2,
-    verdict: '5 MiB are reserved and in no block, 3 MiB of it in one piece, but it is kept for other streams, or for work that has not completed. Raise the limit of 9 MiB by 2 MiB.',
+    verdict: '5 MiB are reserved and free, 3 MiB of it in one piece, but it is kept for other streams, or for work that has not completed. Raise the limit of 9 MiB by 2 MiB.',
     tags: [{ label: 'a', size: MiB }, { label: 'b', size: MiB }] });
   assert.equal(found[1].verdict, 'The limit of tag "a", 3 MiB, is in the way: 2 MiB are live with it. Raise it by 1 MiB, or free 1 MiB of the tag.');
   assert.equal(found.length, 2);

@@ -81,7 +81,7 @@ def enable(policy: Optional[str] = None, options: Union[str, Mapping[str, Any], 
         return
     _check_build(any_version)
     if policy is not None and policy not in POLICIES:
-        raise ValueError(f"weir.torch: policy is one of {', '.join(POLICIES)}, not {policy!r}")
+        raise ValueError(f"weir.torch: policy: expected one of {', '.join(POLICIES)}, got {policy!r}")
     chosen = options_text(options, {} if policy is None else {"heap_policy": policy})
     extension = _load(verbose)
     if _is_later_than_covered() and not any_version:
@@ -130,8 +130,8 @@ def watch_uses(report: Optional[Callable[[UndeclaredUse], None]] = None) -> None
 def _version() -> Tuple[int, int]:
     found = re.match(r"(\d+)\.(\d+)", torch.__version__)
     if found is None:
-        raise RuntimeError(f"weir.torch: {torch.__version__!r} is no version of torch that can be understood; "
-                           f"enable() covers {_covered()}")
+        raise RuntimeError(f"weir.torch: cannot read the version of torch from {torch.__version__!r}; "
+                           f"enable() supports {_covered()}")
     return int(found.group(1)), int(found.group(2))
 
 
@@ -148,9 +148,9 @@ def _check_build(any_version: bool) -> None:
     if not torch.version.cuda:
         raise RuntimeError("weir.torch: this torch was built without CUDA")
     if _version() < COVERED[0] and not any_version:
-        raise RuntimeError(f"weir.torch: enable() covers torch {_covered()}, this is {torch.__version__}. "
-                           "pluggable() works with any version and does less; any_version=True tries all the "
-                           "same.")
+        raise RuntimeError(f"weir.torch: enable() supports torch {_covered()}, this is {torch.__version__}. "
+                           "pluggable() works with any version and does less; any_version=True tries it "
+                           "anyway.")
     if not torch.compiled_with_cxx11_abi():
         # Nothing to try: strings and lists have another layout on the other side.
         raise RuntimeError(f"weir.torch: this torch {torch.__version__} was built with the C++ ABI from before "
@@ -162,8 +162,8 @@ def _build_failure() -> str:
     """What can be done about an extension that cannot be built."""
     text = f"weir.torch: the extension for torch {torch.__version__} could not be built. "
     if _is_later_than_covered():
-        text += (f"enable() covers torch {_covered()}: the allocator interface of a later one may have "
-                 "changed; then a newer weir or one of those is needed. ")
+        text += (f"enable() supports torch {_covered()}. The allocator interface of later versions may have "
+                 "changed: use a newer weir or a supported torch. ")
     return text + ("A C++20 compiler and ninja are needed; enable(verbose=True) shows how it is tried. "
                    "pluggable() works without an extension.")
 
@@ -525,10 +525,10 @@ def _cached_or_compiled(reason: str, verbose: bool) -> ModuleType:
         return _import(path)
     missing = _torch_extension.missing_tools()
     if missing:
-        raise RuntimeError(f"weir.torch: {reason}; and none can be compiled here without {' and '.join(missing)}. "
+        raise RuntimeError(f"weir.torch: {reason}; and an extension cannot be compiled here without {' and '.join(missing)}. "
                            f"{_torch_extension.advice()}")
     logging.getLogger("weir.torch").warning(
-        "weir.torch: %s. One is compiled now, which takes %s and happens once: it is kept in %s. "
+        "weir.torch: %s. An extension is compiled now, once, which takes %s; the result is kept in %s. "
         "`python -m weir.torch_build` does it ahead.", reason, _torch_extension.DURATION, path.parent)
     return _build(path, library, verbose)
 
@@ -571,7 +571,7 @@ def _loaded(name: str) -> str:
             path = "/" + line.rstrip("\n").partition("/")[2]
             if os.path.basename(path).startswith(name):
                 return path
-    raise RuntimeError(f"weir.torch: this torch has loaded no {name}")
+    raise RuntimeError(f"weir.torch: this torch has not loaded {name}")
 
 
 def _build(target: Path, library: str, verbose: bool) -> ModuleType:
