@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weir.h: weir for C, and for every language that can call C.
+/* weir.h: the C interface of weir, also for other languages that can call C.
  *
  * The rules of this interface; docs/c.md is the guide to it:
- *  - A call that can fail returns a weir_error; weir_ok is 0. What a failed call should have
- *    written is untouched, but for the pointer to memory of an allocation, which becomes null.
+ *  - A call that can fail returns a weir_error; weir_ok is 0. A failed call does not change its
+ *    output parameters, except the pointer of an allocation, which becomes null.
  *    weir_last_error_message() then describes the failure, for the calling thread.
- *  - Nothing throws, prints or aborts across it, unless a handler of the user's does
+ *  - No call throws, prints or aborts, unless a handler of the user does
  *    (weir_allocator_set_out_of_memory_handler).
- *  - Handles are numbers that are never used twice, dressed as pointers. Null where an object is
- *    needed, a closed handle, a handle of another kind and a pointer from nowhere are errors, not
- *    undefined. Closing null is fine; closing twice is weir_error_closed.
+ *  - Handles are unique numbers in the form of pointers. Null instead of an object, a closed
+ * handle, a handle of another kind and an arbitrary pointer are errors, not undefined behaviour.
+ * Closing null does nothing; closing twice is weir_error_closed.
  *  - Any thread may make any call. A handle may be closed while another thread uses it: that call
- *    finishes first, later ones fail. Objects keep alive what they are made of: runtimes, streams
- *    and allocators may be closed in any order.
+ *    finishes first, later ones fail. Objects keep alive what they depend on: runtimes, streams and
+ *    allocators may be closed in any order.
  *  - Structures begin with struct_size, which the caller sets to sizeof the structure. New members
- *    are only ever added at the end, so programs and libraries of different age understand each
- *    other. Of an array each element has it, and the first one's says how far apart they are.
- *  - Texts that are handed out go where the caller says, cut to `capacity` with a null character at
- *    their end; `length`, if not null, is what the whole text needs without it. A capacity of 0
- *    asks for the length alone.
+ *    are only added at the end, so programs and libraries of different versions work together. In
+ * an array each element has it, and that of the first one is the distance between elements.
+ *  - Texts are written to a buffer of the caller, cut to `capacity` with a null character at the
+ * end. `length`, if not null, receives the length of the whole text without it. A capacity of 0
+ *    queries the length only.
  *  - A null weir_stream* is the legacy stream of the device that the call is about. Sizes are in
  *    bytes.
  *  - Error numbers, members and signatures never change their meaning within a major version.
@@ -52,10 +52,14 @@ extern "C" {
 
 /* The version of this header; weir_version() is that of the library. 1.2.3 is 10203. */
 #define WEIR_VERSION_MAJOR 0
+/* The second number of the version. */
 #define WEIR_VERSION_MINOR 1
+/* The third number of the version. */
 #define WEIR_VERSION_PATCH 0
+/* One number that grows with every release: 1.2.3 is 10203. */
 #define WEIR_VERSION (WEIR_VERSION_MAJOR * 10000 + WEIR_VERSION_MINOR * 100 + WEIR_VERSION_PATCH)
 
+/* The version of the library, as WEIR_VERSION. */
 WEIR_C_API int32_t weir_version(void);
 /* "0.1.0". */
 WEIR_C_API const char* weir_version_text(void);
@@ -64,46 +68,47 @@ WEIR_C_API const char* weir_version_text(void);
 
 /* weir_ok, or one of weir_error_<name>; weir/base/errc.def is the list, which only ever grows:
  *
- *   1 invalid_argument   an argument has a value the call cannot take
- *   2 size_overflow      a size does not fit in the address space
- *   3 bad_alignment      an alignment is no power of two or is out of range
- *   4 out_of_memory      no room for the request
- *   5 limit_exceeded     a limit set by the user would be passed
- *   6 foreign_pointer    the pointer does not belong here
+ *   1 invalid_argument   an argument has a value that the call does not accept
+ *   2 size_overflow      the size does not fit in the address space
+ *   3 bad_alignment      the alignment must be a power of two in the call's range
+ *   4 out_of_memory      not enough memory for the request
+ *   5 limit_exceeded     the request would exceed a configured limit
+ *   6 foreign_pointer    the pointer does not belong to this object
  *   7 double_free        the memory was already freed
- *   8 already_freed      the memory of this owner was already freed or released
+ *   8 already_freed      this owner's memory was already freed or released
  *   9 bad_stream         the stream is destroyed or belongs to another device
  *  10 not_ready          the work has not finished
- *  11 capture_forbidden  the call is not allowed while a stream is being captured
- *  12 capture_invalid    the capture was invalidated or is not joined
+ *  11 capture_forbidden  the call is not allowed during a stream capture
+ *  12 capture_invalid    the stream capture was invalidated, or a forked stream was not joined
  *  13 driver_unavailable no usable driver was found on this machine
- *  14 driver_too_old     the driver is older than weir needs
- *  15 symbol_missing     the driver lacks a call that weir needs
- *  16 driver_gone        the driver was shut down or the process was forked
- *  17 no_device          there is no such device
- *  18 device_lost        the device stopped with an error it cannot recover from
- *  19 not_supported      the device or the driver cannot do this
- *  20 not_permitted      the system does not permit this
- *  21 invalid_handle     a handle is unknown to the driver
+ *  14 driver_too_old     the driver is too old for weir
+ *  15 symbol_missing     the driver lacks a function that weir needs
+ *  16 driver_gone        the driver was shut down, or this is a forked child process
+ *  17 no_device          the device does not exist
+ *  18 device_lost        the device failed and must be reset
+ *  19 not_supported      the device or the driver does not support this
+ *  20 not_permitted      the operation is not permitted
+ *  21 invalid_handle     the handle is unknown to the driver
  *  22 not_mapped         the address range is not mapped
  *  23 already_mapped     the address range is already mapped
- *  24 not_found          the named thing does not exist
- *  25 bad_option         an option is unknown or its value cannot be read
- *  26 bad_version        the other side speaks another version
- *  27 peer_closed        the other process went away
- *  28 system             the operating system refused a call
- *  29 driver_error       the driver reported an error of its own
- *  30 internal           weir contradicted itself; please report this
+ *  24 not_found          the named object does not exist
+ *  25 bad_option         unknown option or invalid value
+ *  26 bad_version        the other side uses another version
+ *  27 peer_closed        the other process closed the connection or ended
+ *  28 system             a system call failed
+ *  29 driver_error       the driver reported an error
+ *  30 internal           internal invariant violated; please report this
  *  31 still_live         memory was still live when its owner was closed
- *  32 closed             the object was closed
- *  33 moved_from         the handle is empty or was moved from
- *  34 no_host_memory     the host has no memory
+ *  32 closed             the object is closed
+ *  33 moved_from         the object is empty or was moved from
+ *  34 no_host_memory     the host is out of memory
  *  35 suspended          the memory is suspended
- *  36 memory_damaged     bytes were written that were not handed out
+ *  36 memory_damaged     memory corruption: bytes outside a live allocation were overwritten
  */
 typedef int32_t weir_error;
 enum {
   weir_ok = 0,
+/* One row of errc.def as an enumerator. */
 #define WEIR_ERRC(name, value, meaning) weir_error_##name = value,
 #include "weir/base/errc.def"
 #undef WEIR_ERRC
@@ -111,22 +116,22 @@ enum {
 
 /* "out_of_memory"; "ok" for weir_ok; "unknown" for a number outside the list. */
 WEIR_C_API const char* weir_error_name(weir_error code);
-/* One line in plain words. */
+/* The meaning in one line. */
 WEIR_C_API const char* weir_error_meaning(weir_error code);
 
 /* The message of the calling thread's last failed call, with the driver call, its native code and
- * the sizes involved; "" before the first. Good until the thread's next failing call. Cut at 1023
+ * the sizes involved; "" before the first. Valid until the thread's next failing call. Cut at 1023
  * bytes. */
 WEIR_C_API const char* weir_last_error_message(void);
-/* The driver's own result code of that failure; 0 where no driver call was involved. */
+/* The driver's own result code of that failure; 0 if no driver call was involved. */
 WEIR_C_API int32_t weir_last_error_native(void);
-/* How many failures there were that no call could return, since the process began. */
+/* How many failures that no call can return occurred since the process began. */
 WEIR_C_API uint64_t weir_reported_errors(void);
 
-/* Called for each of those, on the thread that met it, possibly with weir's locks held: it must
+/* Called for each of those, on the thread that found it, possibly with weir's locks held: it must
  * return, and must not call weir. The message is valid during the call. */
 typedef void (*weir_error_handler)(void* context, weir_error code, const char* message);
-/* Replaces the process's handler; null removes it. A call of the old one that had begun on another
+/* Replaces the process's handler; null removes it. A call of the old one that began on another
  * thread may still be running when this returns. */
 WEIR_C_API void weir_set_error_handler(weir_error_handler handler, void* context);
 /* From now on such failures are written to standard error if no handler is set and neither the
@@ -137,30 +142,31 @@ WEIR_C_API void weir_mark_debug_program(void);
 
 /* --- Options ---------------------------------------------------------------------------------- */
 
-/* A row of the table of options. The texts are good as long as the process lives. */
+/* A row of the table of options. The texts are valid until the process ends. */
 typedef struct weir_option_info {
-  uint32_t struct_size;
-  uint32_t reserved;
-  const char* name;
-  const char* type;    /* "size", "whole number", "switch", "choice", "duration", "text" */
-  const char* initial; /* as a list of options reads it */
-  const char* values;  /* "1 to 16", "auto, cuda, sim"; "" where the type says it all */
-  const char* unit;
+  uint32_t struct_size;    /* sizeof this structure, set by the caller */
+  uint32_t reserved;       /* 0 */
+  const char* name;        /* "heap_limit" */
+  const char* type;        /* "size", "whole number", "switch", "choice", "duration", "text" */
+  const char* initial;     /* as in a list of options */
+  const char* values;      /* "1 to 16", "auto, cuda, sim"; "" if the type allows every value */
+  const char* unit;        /* "devices", "bytes"; may be "" */
   const char* environment; /* the variable that sets it */
-  const char* meaning;
+  const char* meaning;     /* one or two sentences, for people */
 } weir_option_info;
 
+/* The number of options. */
 WEIR_C_API uint32_t weir_option_count(void);
 /* Options count from 0; weir_error_not_found beyond the last. */
 WEIR_C_API weir_error weir_option_get_info(uint32_t index, weir_option_info* info);
-/* The value of the option `name` in the list `options`, or its initial one where the list does not
- * mention it. weir_error_bad_option: there is no such option, or the list cannot be read. */
+/* The value of the option `name` in the list `options`, or its initial value if the list does not
+ * contain it. weir_error_bad_option: the option is unknown, or the list is invalid. */
 WEIR_C_API weir_error weir_option_get_value(const char* options, const char* name, char* text,
                                             uint64_t capacity, uint64_t* length);
 
 /* --- Runtimes --------------------------------------------------------------------------------- */
 
-/* A driver with its devices: the machine's own, or a simulated one. */
+/* A driver with its devices: a real or a simulated one. */
 typedef struct weir_runtime weir_runtime;
 
 /* Opens a runtime. `options` is a list "name=value,name=value" as docs/options.md describes, for
@@ -173,21 +179,23 @@ WEIR_C_API weir_error weir_runtime_open(const char* options, weir_runtime** runt
 WEIR_C_API weir_error weir_runtime_open_from_environment(const char* options,
                                                          weir_runtime** runtime);
 
-/* Closes a runtime. Null is fine; closing twice is weir_error_closed. */
+/* Closes a runtime. Closing null does nothing; closing twice is weir_error_closed. */
 WEIR_C_API weir_error weir_runtime_close(weir_runtime* runtime);
 
+/* What a runtime is. */
 typedef struct weir_runtime_info {
-  uint32_t struct_size;
+  uint32_t struct_size;   /* sizeof this structure, set by the caller */
   int32_t driver_version; /* 13000 is CUDA 13.0 */
-  int32_t device_count;
+  int32_t device_count;   /* the devices are numbered from 0 */
   char driver[260]; /* the library that was opened, or "simulated"; for people, cut if longer */
 } weir_runtime_info;
 
+/* What was opened. */
 WEIR_C_API weir_error weir_runtime_get_info(weir_runtime* runtime, weir_runtime_info* info);
 
 /* --- Devices ---------------------------------------------------------------------------------- */
 
-/* What a device can do: bits of weir_device_info.features. */
+/* The capabilities of a device: bits of weir_device_info.features. */
 enum {
   weir_device_unified_addressing = 1 << 0,
   weir_device_virtual_memory = 1 << 1,
@@ -200,17 +208,18 @@ enum {
   weir_device_has_uuid = 1 << 8
 };
 
+/* What a device is. */
 typedef struct weir_device_info {
-  uint32_t struct_size;
-  uint32_t features;     /* weir_device_... */
-  uint64_t total_memory; /* bytes */
-  uint64_t granularity;  /* bytes: the unit of physical memory; 0 without virtual memory */
-  int32_t compute_major;
-  int32_t compute_minor;
-  int32_t multiprocessors;
-  char name[100];      /* cut if longer */
-  char pci_bus_id[16]; /* "0000:18:00.0" */
-  uint8_t uuid[16];    /* only with weir_device_has_uuid */
+  uint32_t struct_size;    /* sizeof this structure, set by the caller */
+  uint32_t features;       /* weir_device_... */
+  uint64_t total_memory;   /* bytes */
+  uint64_t granularity;    /* bytes: the unit of physical memory; 0 without virtual memory */
+  int32_t compute_major;   /* 9 for compute capability 9.0 */
+  int32_t compute_minor;   /* 0 for compute capability 9.0 */
+  int32_t multiprocessors; /* number of multiprocessors */
+  char name[100];          /* cut if longer */
+  char pci_bus_id[16];     /* "0000:18:00.0" */
+  uint8_t uuid[16];        /* only with weir_device_has_uuid */
 } weir_device_info;
 
 /* Devices count from 0 to device_count - 1; any other number is weir_error_no_device. */
@@ -238,45 +247,44 @@ WEIR_C_API weir_error weir_device_set_peer_access(weir_runtime* runtime, int32_t
 
 /* --- Streams ---------------------------------------------------------------------------------- */
 
-/* A stream of weir's own, or a reference to another's. It knows the stream's number, so that
- * allocations through it need no driver call. */
+/* A stream that weir owns, or a reference to any other stream. It knows the stream's number, so
+ * that allocations through it need no driver call. */
 typedef struct weir_stream weir_stream;
 
 enum {
   weir_stream_blocking =
-      1 << 0 /* synchronises with the legacy stream instead of running beside it */
+      1 << 0 /* synchronises with the legacy stream; otherwise it runs independently of it */
 };
 
 /* A smaller priority runs first; one out of the device's range is clamped to it. */
 WEIR_C_API weir_error weir_stream_create(weir_runtime* runtime, int32_t device, uint32_t flags,
                                          int32_t priority, weir_stream** stream);
 /* A reference to a CUstream or cudaStream_t, which must live as long as this; null is the legacy
- * stream, (void*)2 the calling thread's own default stream. Before such a stream is destroyed
- * weir_unwatch_stream must be called, for every allocator and pool that met it: the driver does not
- * survive being queried about a stream that is gone. weir_error_bad_stream: it is of another
- * device; weir_error_capture_forbidden: it is being captured, and its number cannot be queried now.
- */
+ * stream, (void*)2 the calling thread's own default stream. Call weir_unwatch_stream before such a
+ * stream is destroyed, because querying a destroyed stream crashes the driver.
+ * weir_error_bad_stream: it belongs to another device; weir_error_capture_forbidden: it is being
+ * captured, and its number cannot be queried now. */
 WEIR_C_API weir_error weir_stream_wrap(weir_runtime* runtime, int32_t device, void* native,
                                        weir_stream** stream);
-/* Another handle of the same stream, for who needs it longer than the first handle is open. */
+/* Another handle of the same stream, which stays valid after the first one is closed. */
 WEIR_C_API weir_error weir_stream_duplicate(weir_stream* stream, weir_stream** duplicate);
-/* Destroys a stream of weir's own, with the last of its handles; work still queued is carried out.
- * Of a wrapped one only the reference goes. */
+/* Closes a handle. With the last handle weir's own stream is destroyed; queued work is still
+ * executed. A wrapped stream is not affected. */
 WEIR_C_API weir_error weir_stream_close(weir_stream* stream);
 
 /* The CUstream. */
 WEIR_C_API weir_error weir_stream_get_native(weir_stream* stream, void** native);
-/* The driver's number of the stream, never used twice while the process lives. */
+/* The driver's number of the stream, unique in the process. */
 WEIR_C_API weir_error weir_stream_get_id(weir_stream* stream, uint64_t* id);
-/* Waits until all work queued so far is done. */
+/* Waits until all work queued so far is complete. */
 WEIR_C_API weir_error weir_stream_synchronize(weir_stream* stream);
-/* Whether it is done: 1 or 0. */
+/* Whether all work queued so far is complete: 1 or 0. */
 WEIR_C_API weir_error weir_stream_is_complete(weir_stream* stream, int32_t* complete);
 
 enum {
   weir_capture_none = 0,
   weir_capture_active = 1,
-  weir_capture_invalidated = 2, /* broken, and must be ended */
+  weir_capture_invalidated = 2, /* the capture must be ended */
   weir_capture_implicit = 3 /* the legacy stream, while one that synchronises with it captures */
 };
 /* Whether the stream is being captured (weir_capture_...), and the capture's number, 0 if not.
@@ -296,7 +304,7 @@ WEIR_C_API weir_error weir_unwatch_stream(weir_stream* stream);
 
 /* --- Events ----------------------------------------------------------------------------------- */
 
-/* A mark recorded behind the work queued on a stream, and complete when that work is done. */
+/* A mark that is recorded after the work queued on a stream, and complete when that work is. */
 typedef struct weir_event weir_event;
 
 enum {
@@ -305,8 +313,10 @@ enum {
   weir_event_blocking_sync = 1 << 2 /* synchronize sleeps instead of spinning */
 };
 
+/* A new event of the device; flags are weir_event_... bits. */
 WEIR_C_API weir_error weir_event_create(weir_runtime* runtime, int32_t device, uint32_t flags,
                                         weir_event** event);
+/* Closes an event; it may be incomplete. */
 WEIR_C_API weir_error weir_event_close(weir_event* event);
 /* A null stream is the legacy stream of the event's device. */
 WEIR_C_API weir_error weir_event_record(weir_event* event, weir_stream* stream);
@@ -314,48 +324,49 @@ WEIR_C_API weir_error weir_event_record(weir_event* event, weir_stream* stream);
  * the context is being captured, and breaks that capture. weir_error_not_supported: the driver is
  * older than CUDA 12.5. */
 WEIR_C_API weir_error weir_event_record_all(weir_event* event);
-/* Whether the work before the mark is done: 1 or 0. Never recorded counts as complete. While a
- * capture runs in the process this breaks it, unless the thread's capture mode is relaxed. */
+/* Whether the work before the mark is complete: 1 or 0. An event that was never recorded counts as
+ * complete. During a capture in the process this call invalidates the capture, unless the thread's
+ * capture mode is relaxed. */
 WEIR_C_API weir_error weir_event_is_complete(weir_event* event, int32_t* complete);
 WEIR_C_API weir_error weir_event_synchronize(weir_event* event);
 /* The time between two marks of timing events. weir_error_not_ready: one is not complete. */
 WEIR_C_API weir_error weir_event_get_elapsed(weir_event* from, weir_event* to, float* milliseconds);
 /* The CUevent. */
 WEIR_C_API weir_error weir_event_get_native(weir_event* event, void** native);
-/* Work queued on `stream` from now on waits for what the event was last recorded behind. A null
- * stream is the legacy stream of the event's device. */
+/* Work queued on `stream` from now on waits for the last record of the event. A null stream is the
+ * legacy stream of the event's device. */
 WEIR_C_API weir_error weir_stream_wait(weir_stream* stream, weir_event* event);
 
 /* --- Counters --------------------------------------------------------------------------------- */
 
 /* An amount, and the most it has been since the peaks were last reset. */
 typedef struct weir_gauge {
-  uint64_t current;
-  uint64_t peak;
+  uint64_t current; /* the amount now */
+  uint64_t peak;    /* the most since the peaks were last reset */
 } weir_gauge;
 
-/* What an allocator, one of its pools or one tag holds; docs/stats.md explains each number.
- * requested <= allocated <= active <= reserved, of one moment, and of peaks where nothing was
- * suspended; weir_suspend_stats has the bound where memory was. */
+/* What an allocator, one of its pools or one tag holds; docs/stats.md explains each number. Always,
+ * for current values (a consistent snapshot) and for peaks: requested <= allocated <= active <=
+ * reserved, if nothing was suspended; otherwise weir_suspend_stats has the bound. */
 typedef struct weir_memory_stats {
-  uint32_t struct_size;
-  uint32_t reserved_0;
-  weir_gauge requested;   /* allocated and not freed, as requested */
-  weir_gauge allocated;   /* the same, rounded to whole blocks */
-  weir_gauge active;      /* allocated, and freed memory that other streams may still use */
-  weir_gauge reserved;    /* physical memory taken from the driver */
-  weir_gauge blocks;      /* live blocks, a count */
-  uint64_t cached;        /* reserved - active */
-  uint64_t thread_cached; /* of cached: held by threads for their next request */
-  uint64_t pending;       /* active - allocated */
-  uint64_t stream_bound;  /* of cached: free only for the stream that used it last */
-  uint64_t allocations;   /* successful ones */
-  uint64_t frees;
+  uint32_t struct_size;      /* sizeof this structure, set by the caller */
+  uint32_t reserved_0;       /* 0 */
+  weir_gauge requested;      /* allocated and not freed, as requested */
+  weir_gauge allocated;      /* the same, rounded to whole blocks */
+  weir_gauge active;         /* allocated, and freed memory that other streams may still use */
+  weir_gauge reserved;       /* physical memory taken from the driver */
+  weir_gauge blocks;         /* live blocks, a count */
+  uint64_t cached;           /* reserved - active */
+  uint64_t thread_cached;    /* of cached: held by threads for their next request */
+  uint64_t pending;          /* active - allocated */
+  uint64_t stream_bound;     /* of cached: free only for the stream that used it last */
+  uint64_t allocations;      /* successful ones */
+  uint64_t frees;            /* successful ones */
   uint64_t hits;             /* allocations served by the thread's cache */
   uint64_t failures;         /* allocations that ended out of memory or at a limit */
   uint64_t handles_created;  /* physical handles or segments taken from the driver */
-  uint64_t handles_moved;    /* mapped somewhere else */
-  uint64_t handles_returned; /* remapped where they had been mapped before */
+  uint64_t handles_moved;    /* mapped at another address */
+  uint64_t handles_returned; /* moved back to a retained mapping */
   uint64_t handles_released; /* released to the driver */
   uint64_t waits;            /* queued on a stream so that it could reuse memory */
   uint64_t events;           /* recorded to know when memory is free for others */
@@ -368,25 +379,25 @@ typedef struct weir_memory_stats {
 
 /* --- Tags ------------------------------------------------------------------------------------- */
 
-/* What memory is for, by number; 0 is no tag. The number of a name stays the same while the process
- * lives. weir_error_invalid_argument: the name is empty or longer than 255 bytes;
- * weir_error_limit_exceeded: there are 1024 names already. */
+/* The tag of a name, by number; 0 is no tag. The number does not change while the process runs.
+ * weir_error_invalid_argument: the name is empty or longer than 255 bytes;
+ * weir_error_limit_exceeded: the process has 1024 names. */
 WEIR_C_API weir_error weir_tag_named(const char* name, uint32_t* tag);
-/* Good as long as the process lives; "" for tag 0, null for a number that no name has. */
+/* Valid until the process ends; "" for tag 0, null for an unknown number. */
 WEIR_C_API const char* weir_tag_name(uint32_t tag);
-/* The tag that the calling thread's allocations get from now on. `previous`, if not null, is the
- * one before: put it back at the end of your scope. */
+/* Sets the tag of the calling thread's allocations. `previous`, if not null, is the tag before:
+ * restore it at the end of your scope. */
 WEIR_C_API weir_error weir_tag_set_current(uint32_t tag, uint32_t* previous);
 
 /* --- The caching allocator -------------------------------------------------------------------- */
 
 /* Memory of one device for any thread and any stream; docs/allocator.md explains how it works.
  *
- * Order: memory allocated for a stream may be used by work queued on it from then on; memory freed
- * on a stream may still be used by work queued on it before. Whoever used it on further streams
- * says so with record_stream before the free, or has made that stream wait for them. Freed memory
- * leaves its stream only when all work is done that was queued by then on any stream that weir
- * knows (weir_watch_stream); with the option heap_crossing=declared_uses, only the declared uses.
+ * Order: work queued on a stream after the allocation may use the memory; work queued on a stream
+ * before the free may still use it. If further streams used it, call record_stream before the free,
+ * or make the stream of the free wait for them. Freed memory leaves its stream only when all work
+ * is complete that was queued by then on any known stream (weir_watch_stream); with the option
+ * heap_crossing=declared_uses, only the declared uses.
  *
  * Cost: allocations and frees of recently used sizes take no lock, write nothing that threads share
  * and make no driver call; finding the objects behind the handles adds a few nanoseconds. */
@@ -402,10 +413,10 @@ WEIR_C_API weir_error weir_allocator_create(weir_runtime* runtime, int32_t devic
 WEIR_C_API weir_error weir_allocator_create_from_environment(weir_runtime* runtime, int32_t device,
                                                              const char* options,
                                                              weir_allocator** allocator);
-/* Releases all memory, after waiting for the streams that freed some, and reports what is still
- * live to the error handler (weir_error_still_live). Calls of other threads that are under way
- * finish first, or find the allocator closed. The handle is closed in any case; the first failure
- * is returned. weir_error_not_permitted: the process's default allocator. */
+/* Releases all memory, after waiting for the streams, and reports live blocks to the error handler
+ * (weir_error_still_live). Running calls of other threads finish first or return weir_error_closed.
+ * The handle is closed also after a failure; the first failure is returned.
+ * weir_error_not_permitted: the process's default allocator. */
 WEIR_C_API weir_error weir_allocator_close(weir_allocator* allocator);
 /* The number of its device. */
 WEIR_C_API weir_error weir_allocator_get_device(weir_allocator* allocator, int32_t* device);
@@ -417,12 +428,12 @@ WEIR_C_API weir_error weir_allocator_allocate(weir_allocator* allocator, uint64_
 WEIR_C_API weir_error weir_allocator_allocate_aligned(weir_allocator* allocator, uint64_t size,
                                                       uint64_t alignment, weir_stream* stream,
                                                       void** pointer);
-/* The same, but only of memory that is free for the stream now: no driver call, no wait, no new
- * memory. weir_error_not_found: there is none; the out-of-memory handler is not called. */
+/* The same, but only from memory that is free for the stream now: no driver call, no wait, no new
+ * memory. weir_error_not_found: no such memory; the out-of-memory handler is not called. */
 WEIR_C_API weir_error weir_allocator_allocate_cached(weir_allocator* allocator, uint64_t size,
                                                      weir_stream* stream, void** pointer);
 /* The size of the block that a request of `size` bytes gets: the next multiple of 512.
- * weir_error_size_overflow: there is none. */
+ * weir_error_size_overflow: it does not fit. */
 WEIR_C_API weir_error weir_allocator_rounded_size(uint64_t size, uint64_t* rounded);
 /* The size of the segment that a request of `size` bytes takes under PyTorch's rules, which pools
  * with segments and the classic policies follow. */
@@ -431,13 +442,13 @@ WEIR_C_API weir_error weir_segment_size(uint64_t size, uint64_t* segment);
  * allocator; weir_error_double_free; weir_error_bad_stream: a stream of another device. */
 WEIR_C_API weir_error weir_allocator_deallocate(weir_allocator* allocator, void* pointer,
                                                 weir_stream* stream);
-/* Also checks that `size` is the one requested: weir_error_invalid_argument if not, and the block
- * is freed all the same. */
+/* Also checks that `size` is the requested size: weir_error_invalid_argument if not; the block is
+ * freed anyway. */
 WEIR_C_API weir_error weir_allocator_deallocate_sized(weir_allocator* allocator, void* pointer,
                                                       uint64_t size, weir_stream* stream);
 /* Frees on the stream that the block was allocated for. */
 WEIR_C_API weir_error weir_allocator_free(weir_allocator* allocator, void* pointer);
-/* Work queued on `stream` until the block is freed may use it, too. */
+/* Declares that work queued on `stream` until the free may use the block, too. */
 WEIR_C_API weir_error weir_allocator_record_stream(weir_allocator* allocator, void* pointer,
                                                    weir_stream* stream);
 
@@ -474,18 +485,17 @@ enum {
 
 /* A piece of the address space. */
 typedef struct weir_block_info {
-  uint32_t struct_size;
-  int32_t state; /* weir_block_... */
-  uint64_t address;
-  uint64_t size;      /* rounded */
-  uint64_t requested; /* only of live blocks */
-  uint64_t stream;    /* number of the stream it was allocated for, or is bound to; 0: none */
-  uint32_t pool;      /* number; 0 is the allocator's own */
-  uint32_t tag;       /* only of live blocks */
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  int32_t state;        /* weir_block_... */
+  uint64_t address;     /* of the first byte */
+  uint64_t size;        /* rounded */
+  uint64_t requested;   /* only of live blocks */
+  uint64_t stream;      /* number of the stream it was allocated for, or is bound to; 0: none */
+  uint32_t pool;        /* number; 0 is the allocator's own */
+  uint32_t tag;         /* only of live blocks */
 } weir_block_info;
 
-/* The live block that `address` lies in, its first byte or any other. weir_error_foreign_pointer:
- * none. */
+/* The live block that contains `address`. weir_error_foreign_pointer: no such block. */
 WEIR_C_API weir_error weir_allocator_find_block(weir_allocator* allocator, const void* address,
                                                 weir_block_info* block);
 
@@ -498,83 +508,87 @@ WEIR_C_API weir_error weir_allocator_get_block_streams(weir_allocator* allocator
                                                        const void* address, uint64_t* streams,
                                                        uint64_t capacity, uint64_t* count);
 
-/* Exact, of one moment; stops all threads' caches for a few microseconds. */
+/* The counters, exact, as a consistent snapshot. Stops all threads' caches for some microseconds.
+ */
 WEIR_C_API weir_error weir_allocator_get_stats(weir_allocator* allocator, weir_memory_stats* stats);
+/* The counters of one tag. */
 WEIR_C_API weir_error weir_allocator_get_tag_stats(weir_allocator* allocator, uint32_t tag,
                                                    weir_memory_stats* stats);
+/* The counters of one tag. */
 typedef struct weir_tag_stats {
-  uint32_t struct_size;
-  uint32_t tag;
+  uint32_t struct_size;    /* sizeof this structure, set by the caller */
+  uint32_t tag;            /* the number of the tag */
   weir_memory_stats stats; /* its own struct_size is set by the call */
 } weir_tag_stats;
-/* The tags that have memory or had some: at most `capacity` of them, the most memory first; `count`
- * is how many there are. `tags` may be null if the capacity is 0. */
+/* The counters of all used tags: at most `capacity` of them, the most memory first; `count` is the
+ * number of all. `tags` may be null if the capacity is 0. */
 WEIR_C_API weir_error weir_allocator_get_stats_by_tag(weir_allocator* allocator,
                                                       weir_tag_stats* tags, uint64_t capacity,
                                                       uint64_t* count);
-/* Every peak becomes the current value, of pools and tags as well. */
+/* Sets every peak to the current value, also of pools and tags. */
 WEIR_C_API weir_error weir_allocator_reset_peaks(weir_allocator* allocator);
-/* What is counted (allocations, frees, hits, misses, failures, handles, waits, events) begins anew
- * at 0, of pools and tags as well. */
+/* Sets the counters (allocations, frees, hits, misses, failures, handles, waits, events) to 0, also
+ * of pools and tags. */
 WEIR_C_API weir_error weir_allocator_reset_counters(weir_allocator* allocator);
-/* What an out-of-memory report would say of such a request now: who holds the memory, and what
- * would help, a few lines. */
+/* The out-of-memory report of such a request now: what holds the memory, and what would help, in a
+ * few lines. */
 WEIR_C_API weir_error weir_allocator_explain(weir_allocator* allocator, uint64_t size,
                                              weir_stream* stream, char* text, uint64_t capacity,
                                              uint64_t* length);
-/* What an address is to the allocator, such as one that a debugger names: "0x7f0000000405 is 6
- * bytes behind a live block: ...", with the block's life where that is known (heap_debug_stacks).
- * Under heap_debug also of guards, red zones and freed blocks. foreign_pointer: none of its memory.
- */
+/* A description of an address, for tools and debuggers: "0x7f0000000405 is 6 bytes after a live
+ * block: ...", with the block's call stacks if they are recorded (heap_debug_stacks). Under
+ * heap_debug also for guards, red zones and freed blocks. weir_error_foreign_pointer: the address
+ * is not memory of the allocator. */
 WEIR_C_API weir_error weir_allocator_describe_address(weir_allocator* allocator,
                                                       const void* address, char* text,
                                                       uint64_t capacity, uint64_t* length);
 
-/* Releases memory that nothing uses any more to the driver until at most `keep` bytes are reserved;
- * waits for no stream. `released`, if not null, is how much was released. */
+/* Releases idle memory to the driver until at most `keep` bytes are reserved; does not wait for
+ * streams. `released`, if not null, is how much was released. */
 WEIR_C_API weir_error weir_allocator_trim(weir_allocator* allocator, uint64_t keep,
                                           uint64_t* released);
-/* The same for all that is not live, after waiting for the streams. */
+/* Waits for the streams, then releases all memory that is not live. */
 WEIR_C_API weir_error weir_allocator_empty_cache(weir_allocator* allocator, uint64_t* released);
 /* Until at most `keep` bytes are reserved: waits for the work that may use cached memory, and then
  * evicts what is evictable, the lowest priority first. */
 WEIR_C_API weir_error weir_allocator_shrink(weir_allocator* allocator, uint64_t keep,
                                             uint64_t* released);
-/* `stream` will not be used any more. Needed before a stream is destroyed that weir did not create;
- * weir_unwatch_stream says it to all allocators and pools at once. */
+/* Declares that `stream` will not be used any more. Needed before a stream is destroyed that weir
+ * did not create; weir_unwatch_stream does it for all allocators and pools. */
 WEIR_C_API weir_error weir_allocator_release_stream(weir_allocator* allocator, weir_stream* stream);
 
+/* As a limit or threshold: no limit. */
 #define WEIR_NO_LIMIT UINT64_MAX
 
-/* The most physical memory; WEIR_NO_LIMIT is none. What is over it stays until it is freed. Where
- * the allocator has a share of its card's budget (option `budget`), the smaller of this and of the
- * share's ceiling counts. */
+/* Limits the physical memory; WEIR_NO_LIMIT removes the limit. Memory above it stays until it is
+ * freed. If the allocator has a share of its card's budget (option `budget`), the smaller of this
+ * and of the share's ceiling applies. */
 WEIR_C_API weir_error weir_allocator_set_limit(weir_allocator* allocator, uint64_t limit);
 /* As a fraction of the device's memory, above 0 and at most 1. */
 WEIR_C_API weir_error weir_allocator_set_limit_fraction(weir_allocator* allocator, double fraction);
-/* The limit that counts now: the smaller of the two. */
+/* The limit in effect: the smaller of the two. */
 WEIR_C_API weir_error weir_allocator_get_limit(weir_allocator* allocator, uint64_t* limit);
-/* The most live memory with this tag; a request beyond it is weir_error_out_of_memory. */
+/* Limits the live memory with this tag; a request above it is weir_error_out_of_memory. */
 WEIR_C_API weir_error weir_allocator_set_tag_limit(weir_allocator* allocator, uint32_t tag,
                                                    uint64_t limit);
 
 /* --- Out of memory ---------------------------------------------------------------------------- */
 
-/* Asked to free something because a request of `needed` bytes cannot be met, before it fails. Any
- * number of them can be registered. Answers 1 if it freed something, 0 if not. Called without locks
- * on the thread that allocates; it may use the allocator, but requests made from inside do not call
- * it again. It must return: exceptions and longjmp may not leave it. */
+/* Called to free memory because a request of `needed` bytes cannot be met, before it fails. Any
+ * number of callbacks can be registered. Returns 1 if it freed something, 0 if not. Called without
+ * locks on the thread that allocates; it may use the allocator, but requests made from inside do
+ * not call it again. It must return: exceptions and longjmp may not leave it. */
 typedef int32_t (*weir_reclaim_callback)(void* context, uint64_t needed);
 typedef struct weir_callback weir_callback;
 WEIR_C_API weir_error weir_allocator_on_out_of_memory(weir_allocator* allocator,
                                                       weir_reclaim_callback callback, void* context,
                                                       weir_callback** registration);
 /* The same before a request takes memory from the driver, at most once for each, so that memory
- * which the callback can free at once is used first. What it answers does not matter. */
+ * which the callback frees is used first. Its return value is ignored. */
 WEIR_C_API weir_error weir_allocator_before_growth(weir_allocator* allocator,
                                                    weir_reclaim_callback callback, void* context,
                                                    weir_callback** registration);
-/* Ends the registration. A call of it that had begun on another thread may still be running. */
+/* Ends the registration. A call that began on another thread may still be running. */
 WEIR_C_API weir_error weir_callback_close(weir_callback* registration);
 
 /* Called when a request has failed for want of memory (weir_error_out_of_memory), after everything
@@ -593,9 +607,9 @@ WEIR_C_API weir_error weir_allocator_set_out_of_memory_handler(weir_allocator* a
 
 /* --- Pools of an allocator -------------------------------------------------------------------- */
 
-/* Memory of an allocator that is kept apart: what is freed to it is reused by it alone. Blocks are
- * freed through the allocator. When the handle is closed the pool takes no requests; its physical
- * memory is released when its last block is freed. */
+/* A private pool of an allocator: memory freed to it is reused by it alone. Blocks are freed
+ * through the allocator. After the handle is closed the pool takes no requests; its physical memory
+ * is released when its last block is freed. */
 typedef struct weir_pool weir_pool;
 
 enum {
@@ -605,15 +619,17 @@ enum {
   weir_pool_for_graphs = 1 << 1
 };
 
+/* A private pool of the allocator; flags are weir_pool_... bits. */
 WEIR_C_API weir_error weir_pool_create(weir_allocator* allocator, const char* name, uint32_t flags,
                                        weir_pool** pool);
+/* Closes the handle. The pool ends when its last block is freed. */
 WEIR_C_API weir_error weir_pool_close(weir_pool* pool);
 /* An alignment of 0 is 512. */
 WEIR_C_API weir_error weir_pool_allocate(weir_pool* pool, uint64_t size, uint64_t alignment,
                                          weir_stream* stream, void** pointer);
-/* Exactly there, to restore a state that a snapshot showed. weir_error_foreign_pointer: the pool
- * has no memory there; weir_error_not_ready: something there is in use; weir_error_bad_alignment:
- * the address is no multiple of 512. */
+/* A block at exactly this address, to restore the state of a snapshot. weir_error_foreign_pointer:
+ * the pool has no memory there; weir_error_not_ready: part of it is in use;
+ * weir_error_bad_alignment: the address is not a multiple of 512. */
 WEIR_C_API weir_error weir_pool_allocate_at(weir_pool* pool, void* address, uint64_t size,
                                             weir_stream* stream);
 WEIR_C_API weir_error weir_pool_get_id(weir_pool* pool, uint32_t* id);
@@ -621,155 +637,160 @@ WEIR_C_API weir_error weir_pool_get_id(weir_pool* pool, uint32_t* id);
  * this pool has free for its stream, before anything that is cached is released. */
 WEIR_C_API weir_error weir_pool_set_fallback(weir_pool* pool, int32_t enabled);
 WEIR_C_API weir_error weir_pool_get_stats(weir_pool* pool, weir_memory_stats* stats);
-/* Releases what is not live to the driver, after waiting for the streams. */
+/* Waits for the streams, then releases the pool's free memory to the driver. */
 WEIR_C_API weir_error weir_pool_empty_cache(weir_pool* pool, uint64_t* released);
-/* Sends the calling thread's requests to the pool's allocator to the pool, until weir_pool_leave on
- * the same thread; they nest. */
+/* Directs the calling thread's requests from the pool's allocator to the pool, until
+ * weir_pool_leave on the same thread; calls nest. */
 WEIR_C_API weir_error weir_pool_enter(weir_pool* pool);
-/* weir_error_invalid_argument: the thread is in no pool. */
+/* Ends the latest weir_pool_enter. weir_error_invalid_argument: the thread entered no pool. */
 WEIR_C_API weir_error weir_pool_leave(void);
 
 /* --- Suspended memory ------------------------------------------------------------------------- */
 
-/* Physical memory can go back to the driver while its addresses, and the blocks at them, stay; it
- * comes back where it was. docs/suspend.md tells what happens in which order, what a failure leaves
- * and what it costs. Both directions do all or nothing: after an error everything is as it was, but
- * where a release failed twice; then it is suspended, and suspending again tries that once more. */
+/* Physical memory can be returned to the driver while its addresses and blocks stay; resuming
+ * restores it at the same addresses. docs/suspend.md explains the steps, the state after a failure,
+ * and the costs. Both directions do all or nothing: after an error nothing has changed, unless a
+ * release failed twice; then the memory is suspended, and another call tries the release again. */
 
 enum {
   weir_contents_keep = 0,   /* copied to the host, and back when it is resumed */
-  weir_contents_discard = 1 /* lost: afterwards the memory has no particular contents */
+  weir_contents_discard = 1 /* lost: afterwards the contents are undefined */
 };
 enum {
-  weir_backup_pinned = 0,  /* the device copies to it directly; slow to get for the first time */
+  weir_backup_pinned = 0,  /* the device copies to it directly; slow to allocate */
   weir_backup_pageable = 1 /* plain memory, which the system may swap */
 };
 /* What an allocation with a suspended tag, or from a suspended pool, does. */
 enum {
   weir_requests_fail = 0,  /* weir_error_suspended */
-  weir_requests_wait = 1,  /* until another thread has resumed it */
+  weir_requests_wait = 1,  /* waits until another thread has resumed it */
   weir_requests_resume = 2 /* resumes it first */
 };
-/* Whose queued work weir_..._suspend_async() waits for before it takes the memory away. The calls
- * that wait, and evictions, always wait for all streams. */
+/* Which streams weir_..._suspend_async() waits for before it releases the memory. The calls that
+ * wait, and evictions, always wait for all streams. */
 enum {
-  /* All streams of the device. While the wait lasts, the driver keeps other threads from queueing
-   * work. */
+  /* All streams of the device. During the wait the driver blocks other threads that queue work. */
   weir_streams_all = 0,
   /* Streams that the allocator has met in requests, that were given to weir_watch_stream(), or that
-   * synchronise with the legacy stream. Nobody is kept from queueing work. Memory that any other
-   * stream still uses is lost under it. */
+   * synchronise with the legacy stream. Other threads can queue work. No other stream may still use
+   * the memory. */
   weir_streams_known = 1
 };
 
-/* Told how far the copying of contents is, each time that a chunk has arrived; the last time `done`
- * is `total`. Called on the thread that suspends or resumes, without locks; it may use the
- * allocator, but not wait for the memory that is on its way. It must return. Where nothing is
- * copied it is not called. */
+/* Reports the progress of copying contents after each chunk; in the last call `done` is `total`.
+ * Called on the thread that suspends or resumes, without locks; it may use the allocator, but must
+ * not wait for the memory in transfer. It must return. Not called if nothing is copied. */
 typedef void (*weir_progress_callback)(void* context, uint64_t done, uint64_t total);
 
+/* The choices of a suspension. */
 typedef struct weir_suspend_options {
-  uint32_t struct_size;
+  uint32_t struct_size;            /* sizeof this structure, set by the caller */
   int32_t contents;                /* weir_contents_... */
   int32_t backup;                  /* weir_backup_...: the host memory that contents are kept in */
   int32_t requests;                /* weir_requests_... */
   uint64_t chunk;                  /* the most bytes that one copy has; 0: 32 MiB */
-  weir_progress_callback progress; /* null: nobody is told */
+  weir_progress_callback progress; /* may be null */
   void* context;                   /* of progress */
   int32_t streams;                 /* weir_streams_...: of the calls that do not wait */
-  uint32_t reserved_0;
+  uint32_t reserved_0;             /* 0 */
 } weir_suspend_options;
+/* The default choices of a suspension. */
 #define WEIR_SUSPEND_OPTIONS_INIT                                                                \
   {                                                                                              \
     sizeof(weir_suspend_options), weir_contents_keep, weir_backup_pinned, weir_requests_fail, 0, \
         NULL, NULL, weir_streams_all, 0                                                          \
   }
 
+/* The choices of a resume. */
 typedef struct weir_resume_options {
-  uint32_t struct_size;
-  uint32_t reserved_0;
-  weir_progress_callback progress; /* null: nobody is told */
+  uint32_t struct_size;            /* sizeof this structure, set by the caller */
+  uint32_t reserved_0;             /* 0 */
+  weir_progress_callback progress; /* may be null */
   void* context;                   /* of progress */
 } weir_resume_options;
+/* The default choices of a resume. */
 #define WEIR_RESUME_OPTIONS_INIT \
   { sizeof(weir_resume_options), 0, NULL, NULL }
 
-/* Of a tag or pool that is going to be suspended. */
+/* The choices of a tag or pool that will be suspended. */
 typedef struct weir_suspendable_options {
-  uint32_t struct_size;
-  /* 1: a request that finds no memory may suspend it before it asks callbacks or fails, the lowest
-   * priority first, and for requests of evictable memory only what has a lower priority than
-   * theirs. Requests to it bring it back; whoever uses its blocks must have resumed it before. */
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  /* 1: a request that finds no memory may suspend it before callbacks are called and before the
+   * request fails. The lowest priority is evicted first; a request for evictable memory evicts only
+   * lower priorities than its own. Requests to the memory resume it; resume it before its blocks
+   * are used. */
   int32_t evictable;
-  int32_t priority;
-  uint32_t reserved_0;
-  /* How; null: contents are kept in pinned memory, and requests resume. */
+  int32_t priority;    /* lower priorities are evicted first */
+  uint32_t reserved_0; /* 0 */
+  /* How it is evicted; null: contents are kept in pinned memory, and requests resume. */
   const weir_suspend_options* eviction;
 } weir_suspendable_options;
+/* The default choices of suspendable memory. */
 #define WEIR_SUSPENDABLE_OPTIONS_INIT \
   { sizeof(weir_suspendable_options), 0, 0, 0, NULL }
 
-/* What suspending did. All 0: it was suspended already, or had nothing. */
+/* What suspending did. All 0: it was already suspended, or had no memory. */
 typedef struct weir_suspend_outcome {
-  uint32_t struct_size;
-  uint32_t reserved_0;
-  uint64_t released;      /* physical memory that went back to the driver, and is free now */
-  uint64_t saved;         /* contents that were copied to the host */
-  uint64_t not_suspended; /* physical memory of pools that cannot be; only where all were meant */
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  uint32_t reserved_0;  /* 0 */
+  uint64_t released;    /* physical memory that was returned to the driver */
+  uint64_t saved;       /* contents that were copied to the host */
+  uint64_t
+      not_suspended; /* physical memory of pools that cannot be suspended; only if all were meant */
 } weir_suspend_outcome;
 
 /* What resuming did. All 0: it was not suspended. */
 typedef struct weir_resume_outcome {
-  uint32_t struct_size;
-  uint32_t reserved_0;
-  uint64_t reserved; /* physical memory that was taken from the driver */
-  uint64_t restored; /* contents that were copied back */
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  uint32_t reserved_0;  /* 0 */
+  uint64_t reserved;    /* physical memory that was taken from the driver */
+  uint64_t restored;    /* contents that were copied back */
 } weir_resume_outcome;
 
-/* Beside weir_memory_stats. requested <= allocated <= active <= reserved_and_suspended, of current
- * values and of peaks. */
+/* Counters in addition to weir_memory_stats. Always, for current values and for peaks: requested <=
+ * allocated <= active <= reserved_and_suspended. */
 typedef struct weir_suspend_stats {
-  uint32_t struct_size;
-  uint32_t reserved_0;
-  uint64_t suspended; /* physical memory that went back to the driver, and that resuming takes */
-  /* Host memory that is held for contents, in use or not; of a tag or pool, the contents that are
-   * there. */
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  uint32_t reserved_0;  /* 0 */
+  uint64_t suspended;   /* returned physical memory that resuming needs */
+  /* Host memory held for contents, in use or not; of a tag or pool, the saved contents. */
   weir_gauge backup;
   weir_gauge reserved_and_suspended; /* reserved + suspended */
 } weir_suspend_stats;
 
-/* Requests with this tag, outside captures and without a pool of their own, get memory of a private
- * pool from now on. What was allocated with it before stays where it is. Once declared, later calls
- * change the options; null is the initial ones. weir_error_invalid_argument: tag 0, or a chunk
- * below 512 bytes; weir_error_not_supported: the device has no virtual memory. */
+/* Gives the tag a private pool: from now on requests with this tag, outside captures and without a
+ * pool of their own, are served from it. Earlier allocations stay where they are. Later calls
+ * change the options; null means the defaults. weir_error_invalid_argument: tag 0, or a chunk below
+ * 512 bytes; weir_error_not_supported: the device has no virtual memory. */
 WEIR_C_API weir_error weir_allocator_declare_suspendable(weir_allocator* allocator, uint32_t tag,
                                                          const weir_suspendable_options* options);
-/* A pool that is going to be suspended: its memory comes in large pieces, which makes that quick.
+/* A pool that will be suspended: its memory comes in large pieces, which makes suspending fast.
  * Other pools can be suspended, too. `flags` as for weir_pool_create. */
 WEIR_C_API weir_error weir_pool_create_suspendable(weir_allocator* allocator, const char* name,
                                                    uint32_t flags,
                                                    const weir_suspendable_options* options,
                                                    weir_pool** pool);
 
-/* Each releases the physical memory to the driver, after waiting for all work that was queued in
- * the device's context before. Blocks stay live and keep their addresses, which nothing may use
- * until it is resumed. `options` may be null: contents are kept, requests fail; so may `outcome`.
- * weir_error_not_found: the tag was not declared; weir_error_capture_forbidden: a stream is being
- * captured; weir_error_no_host_memory: for the contents; weir_error_not_supported: somebody was
- * given handles of the memory (sharing), or the policy is a classic one. */
+/* These calls return the physical memory to the driver, after waiting for all work that was queued
+ * in the device's context before. Blocks stay live and keep their addresses, which must not be used
+ * until the memory is resumed. `options` may be null (contents are kept, requests fail); `outcome`
+ * may be null. weir_error_not_found: the tag was not declared; weir_error_capture_forbidden: a
+ * stream is being captured; weir_error_no_host_memory: for the contents; weir_error_not_supported:
+ * handles of the memory were exported (sharing), or the policy is a classic one. */
 WEIR_C_API weir_error weir_allocator_suspend_tag(weir_allocator* allocator, uint32_t tag,
                                                  const weir_suspend_options* options,
                                                  weir_suspend_outcome* outcome);
 WEIR_C_API weir_error weir_pool_suspend(weir_pool* pool, const weir_suspend_options* options,
                                         weir_suspend_outcome* outcome);
-/* Everything: the allocator's own memory and all pools. */
+/* The same for everything: the allocator's default pool and all other pools. */
 WEIR_C_API weir_error weir_allocator_suspend(weir_allocator* allocator,
                                              const weir_suspend_options* options,
                                              weir_suspend_outcome* outcome);
 
-/* Each brings it back, to the same addresses, with the contents that were kept. What the allocator
- * caches elsewhere is released for it, and what is evictable may be evicted. `options` and
- * `outcome` may be null. weir_error_out_of_memory: it stays suspended, and can be resumed later. */
+/* These calls restore the memory at the same addresses, with the contents that were kept. Memory
+ * that the allocator caches elsewhere is released for it, and evictable memory may be evicted.
+ * `options` and `outcome` may be null. weir_error_out_of_memory: it stays suspended and can be
+ * resumed later. */
 WEIR_C_API weir_error weir_allocator_resume_tag(weir_allocator* allocator, uint32_t tag,
                                                 const weir_resume_options* options,
                                                 weir_resume_outcome* outcome);
@@ -779,19 +800,20 @@ WEIR_C_API weir_error weir_allocator_resume(weir_allocator* allocator,
                                             const weir_resume_options* options,
                                             weir_resume_outcome* outcome);
 
-/* The same without waiting. Suspending returns at once, and a thread of the allocator's begins when
- * the work that was queued before is done, of all streams unless `streams` says otherwise; uses
- * that are queued later are illegal from now on. What fails after that goes to the error handler,
- * and leaves the memory where it is. `progress` is called on that thread, until then. */
+/* The same without waiting. The call returns at once; a background thread suspends the memory when
+ * the work queued before is complete, on all streams unless `streams` says otherwise. From now on
+ * no further uses may be queued. Later failures go to the error handler and leave the memory in
+ * place. `progress` is called on the background thread. */
 WEIR_C_API weir_error weir_allocator_suspend_tag_async(weir_allocator* allocator, uint32_t tag,
                                                        const weir_suspend_options* options);
 WEIR_C_API weir_error weir_pool_suspend_async(weir_pool* pool, const weir_suspend_options* options);
 WEIR_C_API weir_error weir_allocator_suspend_async(weir_allocator* allocator,
                                                    const weir_suspend_options* options);
-/* Brings it back ahead of its use: creates and maps the memory, all or nothing, queues the copies,
- * and makes what is queued on `stream` from now on wait for them; uses on other streams must be
- * ordered behind that. What has not gone yet is taken back, at no cost. Contents in pageable memory
- * are waited for. weir_error_capture_forbidden: the stream is being captured. */
+/* Resumes without waiting for the copies: creates and maps the memory, all or nothing, queues the
+ * copies, and makes work queued on `stream` from now on wait for them; uses on other streams must
+ * wait for `stream`. A suspension that has not taken effect yet is cancelled at no cost. For
+ * contents in pageable memory the call waits. weir_error_capture_forbidden: the stream is being
+ * captured. */
 WEIR_C_API weir_error weir_allocator_resume_tag_async(weir_allocator* allocator, uint32_t tag,
                                                       weir_stream* stream,
                                                       weir_resume_outcome* outcome);
@@ -800,49 +822,54 @@ WEIR_C_API weir_error weir_pool_resume_async(weir_pool* pool, weir_stream* strea
 WEIR_C_API weir_error weir_allocator_resume_async(weir_allocator* allocator, weir_stream* stream,
                                                   weir_resume_outcome* outcome);
 
-/* Whether it is: 1 or 0; of a tag that was not declared, or that is on its way, 0. */
+/* Whether the memory is suspended: 1 or 0; 0 for an undeclared tag and while a suspension is in
+ * progress. */
 WEIR_C_API weir_error weir_allocator_is_tag_suspended(weir_allocator* allocator, uint32_t tag,
                                                       int32_t* suspended);
 WEIR_C_API weir_error weir_pool_is_suspended(weir_pool* pool, int32_t* suspended);
-/* Whether the memory of the live block that `address` lies in is suspended.
- * weir_error_foreign_pointer: the address is in no live block. */
+/* Whether the memory of the live block that contains `address` is suspended.
+ * weir_error_foreign_pointer: no live block contains it. */
 WEIR_C_API weir_error weir_allocator_is_address_suspended(weir_allocator* allocator,
                                                           const void* address, int32_t* suspended);
 
+/* What is suspended, of the whole allocator. */
 WEIR_C_API weir_error weir_allocator_get_suspend_stats(weir_allocator* allocator,
                                                        weir_suspend_stats* stats);
+/* What is suspended, of one tag. */
 WEIR_C_API weir_error weir_allocator_get_tag_suspend_stats(weir_allocator* allocator, uint32_t tag,
                                                            weir_suspend_stats* stats);
+/* What is suspended, of one pool. */
 WEIR_C_API weir_error weir_pool_get_suspend_stats(weir_pool* pool, weir_suspend_stats* stats);
 
-/* Gets host memory (weir_backup_...) for so much contents ahead; pinning takes about a second for
- * 2 GiB. weir_error_no_host_memory: the host has less; what was not enough goes back. */
+/* Allocates host memory (weir_backup_...) for `size` bytes of contents in advance; pinning takes
+ * about a second for 2 GiB. weir_error_no_host_memory: the host has less; nothing is kept. */
 WEIR_C_API weir_error weir_allocator_reserve_backup(weir_allocator* allocator, uint64_t size,
                                                     int32_t backup);
-/* Returns host memory to the system, by whole segments of 32 MiB and more: those that hold no
- * contents at all. `released` may be null. */
+/* Returns host memory to the system: all segments (32 MiB and more) without contents. `released`
+ * may be null. */
 WEIR_C_API weir_error weir_allocator_trim_backup(weir_allocator* allocator, uint64_t* released);
 
 /* --- Captured graphs -------------------------------------------------------------------------- */
 
-/* The memory of one captured graph, private to it. Begin before the capture of the stream begins;
- * until weir_capture_end requests on that stream are served from a pool of its own, which keeps all
- * its memory as long as this handle, or a graph it was tied to, lives. */
+/* The memory of one captured graph, private to it. Until weir_capture_end, requests on the captured
+ * stream are served from a private pool, which keeps all its memory while this handle, or a graph
+ * that it was tied to, exists. */
 typedef struct weir_capture weir_capture;
 
+/* Declares a capture; call it before the capture of the stream begins. */
 WEIR_C_API weir_error weir_capture_begin(weir_allocator* allocator, weir_stream* stream,
                                          weir_capture** capture);
-/* The capture is over: requests go their usual way again. Twice does no harm. */
+/* Declares that the capture is over: later requests are served as usual. Idempotent. */
 WEIR_C_API weir_error weir_capture_end(weir_capture* capture);
-/* Ties the memory to a CUgraph and every executable made of it from now on. */
+/* Ties the memory to a CUgraph and to executables instantiated from it from now on. */
 WEIR_C_API weir_error weir_capture_tie_to_graph(weir_capture* capture, void* native_graph);
-/* A handle of its own to the pool, closed with weir_pool_close. */
+/* A new handle of the pool; close it with weir_pool_close. */
 WEIR_C_API weir_error weir_capture_get_pool(weir_capture* capture, weir_pool** pool);
 WEIR_C_API weir_error weir_capture_close(weir_capture* capture);
 
-/* Says that captures may be under way, of whatever streams, as long as it is open: the allocator
- * queries no stream meanwhile, so that nothing it does can break one. For who captures without
- * weir_capture_begin, in pools for graphs. */
+/* Declares that captures of any streams may be in progress while it is open: the allocator then
+ * queries no stream, so that no call of it can invalidate a capture. For programs that capture
+ * without weir_capture_begin, in pools for graphs. */
 typedef struct weir_capture_guard weir_capture_guard;
 WEIR_C_API weir_error weir_capture_guard_open(weir_allocator* allocator,
                                               weir_capture_guard** guard);
@@ -850,33 +877,36 @@ WEIR_C_API weir_error weir_capture_guard_close(weir_capture_guard* guard);
 
 /* --- Snapshots -------------------------------------------------------------------------------- */
 
-/* Everything an allocator held at one moment. Does not change, and keeps nothing of it alive. */
+/* A consistent snapshot of an allocator. It does not keep the allocator alive. */
 typedef struct weir_snapshot weir_snapshot;
 
+/* The size and the counters of a snapshot. */
 typedef struct weir_snapshot_info {
-  uint32_t struct_size;
-  int32_t device;
-  uint64_t pool_count; /* the allocator's own is the first */
-  weir_memory_stats stats;
+  uint32_t struct_size;    /* sizeof this structure, set by the caller */
+  int32_t device;          /* the number of the device */
+  uint64_t pool_count;     /* the first is the default pool */
+  weir_memory_stats stats; /* of the whole allocator */
 } weir_snapshot_info;
 
+/* A pool of a snapshot. */
 typedef struct weir_pool_info {
-  uint32_t struct_size;
-  uint32_t id;
-  uint64_t block_count;
-  uint64_t physical_count;
+  uint32_t struct_size;    /* sizeof this structure, set by the caller */
+  uint32_t id;             /* 0 is the allocator's default pool */
+  uint64_t block_count;    /* for weir_snapshot_get_blocks() */
+  uint64_t physical_count; /* for weir_snapshot_get_physical() */
   char name[128];          /* cut if longer */
   weir_memory_stats stats; /* last, so that it can grow */
 } weir_pool_info;
 
 /* A handle or segment of physical memory, and where it is mapped. */
 typedef struct weir_physical_info {
-  uint32_t struct_size;
-  uint32_t reserved;
-  uint64_t address;
-  uint64_t size;
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  uint32_t reserved;    /* 0 */
+  uint64_t address;     /* where it is mapped */
+  uint64_t size;        /* of the handle or segment */
 } weir_physical_info;
 
+/* Takes a consistent snapshot of the allocator. */
 WEIR_C_API weir_error weir_snapshot_take(weir_allocator* allocator, weir_snapshot** snapshot);
 /* Of one pool: its own counters, and that pool alone. */
 WEIR_C_API weir_error weir_snapshot_take_pool(weir_pool* pool, weir_snapshot** snapshot);
@@ -905,23 +935,25 @@ enum {
   weir_recorder_uncompressed = 1 << 2
 };
 
+/* The choices of a recorder. */
 typedef struct weir_recorder_options {
-  uint32_t struct_size;
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
   uint32_t flags;       /* weir_recorder_... */
   uint32_t ring_events; /* how many events a thread can have waiting; 0: 32768 */
   int32_t level;        /* zstd's, 1 to 19; 0: 3 */
   uint32_t flush_every; /* milliseconds, what a crash may lose; 0: 200 */
-  uint32_t reserved;
-  const char* program; /* for titles; null: the process's name */
+  uint32_t reserved;    /* 0 */
+  const char* program;  /* for titles; null: the process's name */
 } weir_recorder_options;
 
+/* The counters of a recorder. */
 typedef struct weir_recorder_stats {
-  uint32_t struct_size;
-  uint32_t reserved;
-  uint64_t written; /* events in the file */
-  uint64_t dropped;
-  uint64_t threads;
-  uint64_t file_size;
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  uint32_t reserved;    /* 0 */
+  uint64_t written;     /* events in the file */
+  uint64_t dropped;     /* events lost because a ring was full */
+  uint64_t threads;     /* threads that caused events */
+  uint64_t file_size;   /* bytes written so far */
 } weir_recorder_stats;
 
 /* Begins at once; any number of recorders may record one allocator. `options` may be null. The file
@@ -939,6 +971,7 @@ WEIR_C_API weir_error weir_recorder_close(weir_recorder* recorder);
 
 /* --- The driver's stream-ordered pools -------------------------------------------------------- */
 
+/* A stream-ordered pool of the driver. */
 typedef struct weir_stream_pool weir_stream_pool;
 
 enum {
@@ -949,22 +982,25 @@ enum {
   weir_stream_pool_no_internal_dependencies = 1 << 3
 };
 
+/* The choices of a driver pool. */
 typedef struct weir_stream_pool_config {
-  uint32_t struct_size;
-  uint32_t flags;     /* weir_stream_pool_... */
-  uint64_t initial;   /* reserved at once */
-  uint64_t max;       /* the most that is reserved; 0: what the device has */
-  uint64_t threshold; /* what stays reserved unused; WEIR_NO_LIMIT keeps everything, and one below
-                         `initial` is raised to it */
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  uint32_t flags;       /* weir_stream_pool_... */
+  uint64_t initial;     /* reserved at once */
+  uint64_t max;         /* the most that is reserved; 0: what the device has */
+  uint64_t threshold;   /* what stays reserved unused; WEIR_NO_LIMIT keeps everything, and one below
+                           `initial` is raised to it */
 } weir_stream_pool_config;
+/* The default choices of a driver pool. */
 #define WEIR_STREAM_POOL_CONFIG_INIT \
   { sizeof(weir_stream_pool_config), 0, 0, 0, WEIR_NO_LIMIT }
 
+/* The counters of a driver pool. */
 typedef struct weir_stream_pool_stats {
-  uint32_t struct_size;
-  uint32_t reserved_0;
-  weir_gauge reserved; /* the driver's figures, of all users of the pool */
-  weir_gauge used;
+  uint32_t struct_size;   /* sizeof this structure, set by the caller */
+  uint32_t reserved_0;    /* 0 */
+  weir_gauge reserved;    /* the driver's figures, of all users of the pool */
+  weir_gauge used;        /* bytes in use, in requested sizes */
   weir_gauge allocations; /* made through this library and not freed, a count */
   uint64_t allocated;     /* their bytes */
 } weir_stream_pool_stats;
@@ -990,39 +1026,40 @@ WEIR_C_API weir_error weir_stream_pool_create(weir_runtime* runtime, int32_t dev
 WEIR_C_API weir_error weir_stream_pool_config_validate(const weir_stream_pool_config* config);
 /* The number of its device. */
 WEIR_C_API weir_error weir_stream_pool_get_device(weir_stream_pool* pool, int32_t* device);
-/* The device's own pool, which cudaMallocAsync uses too. A handle of its own each time; closing it
- * leaves the pool. */
+/* The device's default pool, which cudaMallocAsync uses too. Each call returns a new handle;
+ * closing it does not affect the pool. */
 WEIR_C_API weir_error weir_stream_pool_open_default(weir_runtime* runtime, int32_t device,
                                                     weir_stream_pool** pool);
-/* The pool behind a descriptor of another process, which stays the caller's. It hands out nothing:
- * only weir_stream_pool_import_pointer works. */
+/* The pool of a descriptor from another process; the descriptor stays the caller's. It cannot
+ * allocate: only weir_stream_pool_import_pointer works. */
 WEIR_C_API weir_error weir_stream_pool_import(weir_runtime* runtime, int32_t device,
                                               int32_t descriptor, weir_stream_pool** pool);
-/* Destroys the pool, unless it is the device's own. Memory that is not freed stays valid, but
- * cannot be freed through this handle any more: `remaining`, if not null, is how much that is. */
+/* Destroys the pool, unless it is the device's default pool. Memory that is not freed stays valid,
+ * but cannot be freed through this handle any more: `remaining`, if not null, is its size. */
 WEIR_C_API weir_error weir_stream_pool_close(weir_stream_pool* pool, uint64_t* remaining);
 
 /* As weir_allocator_allocate; an alignment of 0 is 256. */
 WEIR_C_API weir_error weir_stream_pool_allocate(weir_stream_pool* pool, uint64_t size,
                                                 uint64_t alignment, weir_stream* stream,
                                                 void** pointer);
-/* The stream may be any that has been made to wait for the work that used the memory. As
+/* The stream must have been made to wait for the work that used the memory. As
  * weir_allocator_deallocate and _sized. */
 WEIR_C_API weir_error weir_stream_pool_deallocate(weir_stream_pool* pool, void* pointer,
                                                   weir_stream* stream);
 WEIR_C_API weir_error weir_stream_pool_deallocate_sized(weir_stream_pool* pool, void* pointer,
                                                         uint64_t size, weir_stream* stream);
-/* Work queued on `stream` until the memory is freed may use it, too: the stream of the free then
- * waits for it. The stream may be of any device. weir_error_capture_forbidden: the stream is being
- * captured. */
+/* Declares that work queued on `stream` until the free may use the memory, too: the stream of the
+ * free then waits for it. The stream may belong to any device. weir_error_capture_forbidden: the
+ * stream is being captured. */
 WEIR_C_API weir_error weir_stream_pool_record_stream(weir_stream_pool* pool, void* pointer,
                                                      weir_stream* stream);
 /* The CUmemoryPool. */
 WEIR_C_API weir_error weir_stream_pool_get_native(weir_stream_pool* pool, void** native);
-/* Each figure is of its own moment. */
+/* The figures of the pool; they are not a consistent snapshot. */
 WEIR_C_API weir_error weir_stream_pool_get_stats(weir_stream_pool* pool,
                                                  weir_stream_pool_stats* stats);
-/* Flags are 0 or 1, the others bytes. weir_error_not_supported: the pool is imported. */
+/* The current value: 0 or 1 for flags, bytes for the others. weir_error_not_supported: the pool is
+ * imported. */
 WEIR_C_API weir_error weir_stream_pool_get_attribute(weir_stream_pool* pool, int32_t attribute,
                                                      uint64_t* value);
 /* weir_error_invalid_argument: a flag that is neither 0 nor 1, a threshold above `max`, a peak that
@@ -1031,9 +1068,8 @@ WEIR_C_API weir_error weir_stream_pool_set_attribute(weir_stream_pool* pool, int
                                                      uint64_t value);
 /* Every peak becomes the current value. */
 WEIR_C_API weir_error weir_stream_pool_reset_peaks(weir_stream_pool* pool);
-/* Releases memory that nothing uses any more to the driver until at most `keep` bytes are reserved,
- * in the driver's whole units. Waits for nothing: memory whose free the host has not waited for
- * stays. */
+/* Releases idle memory to the driver until at most `keep` bytes are reserved, in the driver's whole
+ * units. Does not wait: memory stays if the host has not waited for its free. */
 WEIR_C_API weir_error weir_stream_pool_trim(weir_stream_pool* pool, uint64_t keep,
                                             uint64_t* released);
 /* Lets another device of the runtime use the pool's memory (enabled = 1), or not (0). */
@@ -1062,9 +1098,10 @@ WEIR_C_API weir_error weir_stream_pool_import_pointer(weir_stream_pool* pool,
  * pools, or of pinned host memory, which is reused only when no work uses it any more. */
 typedef struct weir_block_pool weir_block_pool;
 
+/* The counters of a bin pool or pinned pool. */
 typedef struct weir_block_pool_stats {
-  uint32_t struct_size;
-  uint32_t reserved_0;
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  uint32_t reserved_0;  /* 0 */
   weir_gauge requested; /* allocated and not freed, as requested */
   weir_gauge allocated; /* the same, rounded to whole blocks */
   weir_gauge reserved;  /* taken from the driver */
@@ -1072,32 +1109,34 @@ typedef struct weir_block_pool_stats {
   uint64_t cached;      /* freed, and not allocated again */
   uint64_t pending;     /* of cached: waits for recorded streams */
   uint64_t allocations; /* successful ones; this and the following: since reset_counters */
-  uint64_t frees;
-  uint64_t hits;     /* allocations served by a cached block */
-  uint64_t misses;   /* allocations served by the driver */
-  uint64_t failures; /* requests that ended out of memory */
-  uint64_t waits;    /* queued on a stream so that it could reuse memory */
-  uint64_t events;   /* recorded to know when memory is free for others */
+  uint64_t frees;       /* successful ones */
+  uint64_t hits;        /* allocations served by a cached block */
+  uint64_t misses;      /* allocations served by the driver */
+  uint64_t failures;    /* requests that ended out of memory */
+  uint64_t waits;       /* queued on a stream so that it could reuse memory */
+  uint64_t events;      /* recorded to know when memory is free for others */
 } weir_block_pool_stats;
 
 enum {
-  /* A freed block waits for its own and the recorded streams alone before it goes to another
-   * stream, and not for the work of all streams that weir knows. */
+  /* A freed block waits only for its own and for recorded streams before it goes to another stream,
+   * and not for the work of all streams that weir knows. */
   weir_block_pool_declared_uses = 1 << 0
 };
 
+/* The choices of a bin pool or pinned pool. */
 typedef struct weir_block_pool_options {
-  uint32_t struct_size;
-  uint32_t flags;     /* weir_block_pool_... */
-  uint64_t threshold; /* the most that is cached; WEIR_NO_LIMIT caches everything */
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  uint32_t flags;       /* weir_block_pool_... */
+  uint64_t threshold;   /* the most that is cached; WEIR_NO_LIMIT caches everything */
 } weir_block_pool_options;
+/* The default choices of a bin pool or pinned pool. */
 #define WEIR_BLOCK_POOL_OPTIONS_INIT \
   { sizeof(weir_block_pool_options), 0, WEIR_NO_LIMIT }
 
 /* Memory from anywhere, for the pools made on it; two callbacks in place of the driver.
  *
  * `allocate` writes the address of `size` bytes on the pool's device, aligned to 512, that nothing
- * uses any more, and returns weir_ok, or an error; weir_error_out_of_memory: there are none now.
+ * uses any more, and returns weir_ok, or an error; weir_error_out_of_memory: it has none now.
  * `native_stream` is the CUstream of the request; a bin pool passes the legacy one. `deallocate`
  * gets what it wrote, with the same size; no work uses it any more. Called from any thread with the
  * context of the device current, by a pool of an allocator with the allocator's lock held: they
@@ -1105,13 +1144,15 @@ typedef struct weir_block_pool_options {
  * until the last pool made on the source is closed and its last block freed. */
 typedef weir_error (*weir_source_allocate)(void* context, uint64_t size, void* native_stream,
                                            void** memory);
+/* Takes back what the allocate function returned, with the same size. */
 typedef weir_error (*weir_source_deallocate)(void* context, void* memory, uint64_t size);
+/* Two functions through which a pool gets its memory, instead of from the driver. */
 typedef struct weir_memory_source {
-  uint32_t struct_size;
-  uint32_t reserved;
-  void* context;
-  weir_source_allocate allocate;
-  weir_source_deallocate deallocate;
+  uint32_t struct_size;              /* sizeof this structure, set by the caller */
+  uint32_t reserved;                 /* 0 */
+  void* context;                     /* passed to both functions */
+  weir_source_allocate allocate;     /* must not be null */
+  weir_source_deallocate deallocate; /* must not be null */
 } weir_memory_source;
 
 /* `options` may be null: everything is cached. */
@@ -1159,14 +1200,14 @@ WEIR_C_API weir_error weir_block_pool_reset_counters(weir_block_pool* pool);
 WEIR_C_API weir_error weir_block_pool_trim(weir_block_pool* pool, uint64_t keep,
                                            uint64_t* released);
 WEIR_C_API weir_error weir_block_pool_empty_cache(weir_block_pool* pool, uint64_t* released);
-/* From now on at most so much is cached. What is over it is released at once, after waiting for the
+/* Limits the cached memory. Memory above the limit is released at once, after waiting for the
  * streams. */
 WEIR_C_API weir_error weir_block_pool_set_threshold(weir_block_pool* pool, uint64_t threshold);
 WEIR_C_API weir_error weir_block_pool_get_threshold(weir_block_pool* pool, uint64_t* threshold);
 
 /* --- Buffers ---------------------------------------------------------------------------------- */
 
-/* Memory with an owner: freed when its handle is closed, behind the work queued on its stream. */
+/* Memory with an owner: freed when its handle is closed, after the work queued on its stream. */
 typedef struct weir_buffer weir_buffer;
 
 enum {
@@ -1175,10 +1216,11 @@ enum {
   weir_buffer_pinned = 2   /* on the host, locked there; devices may touch it, too */
 };
 
+/* What a buffer is. */
 typedef struct weir_buffer_info {
-  uint32_t struct_size;
-  int32_t kind; /* weir_buffer_... */
-  uint64_t size;
+  uint32_t struct_size;    /* sizeof this structure, set by the caller */
+  int32_t kind;            /* weir_buffer_... */
+  uint64_t size;           /* bytes */
   void* data;              /* null of a device buffer of zero bytes */
   uint64_t device_address; /* where devices see it */
 } weir_buffer_info;
@@ -1244,6 +1286,7 @@ enum {
 #define WEIR_PLACE_HOST (-1)
 /* A node of the host's memory; weir_error_not_supported with drivers older than CUDA 12.2. */
 #define WEIR_PLACE_HOST_NODE(node) (-2 - (node))
+/* No place. */
 #define WEIR_PLACE_NONE INT32_MIN
 
 /* For work on the device's streams. A null stream is the device's legacy stream;
@@ -1266,9 +1309,9 @@ WEIR_C_API weir_error weir_buffer_use_on(weir_buffer* buffer, weir_stream* strea
  * for all its work; until weir_buffer_end_host the host may touch the memory, and use_on, prefetch,
  * attach and resize are weir_error_not_ready. They nest. */
 WEIR_C_API weir_error weir_buffer_begin_host(weir_buffer* buffer);
-/* The same, waiting only for `event`, recorded behind all work on the buffer. */
+/* The same, but waits only for `event`, which was recorded after all work on the buffer. */
 WEIR_C_API weir_error weir_buffer_begin_host_after(weir_buffer* buffer, weir_event* event);
-/* The same without waiting. weir_error_not_ready: a stream has not finished;
+/* The same without waiting. weir_error_not_ready: a stream has not completed its work;
  * weir_error_not_supported: the driver cannot tell without waiting, because the device has no
  * concurrent managed access and the memory is global. */
 WEIR_C_API weir_error weir_buffer_try_begin_host(weir_buffer* buffer);
@@ -1291,8 +1334,9 @@ WEIR_C_API weir_error weir_buffer_advise_preferred(weir_buffer* buffer, uint64_t
 WEIR_C_API weir_error weir_buffer_advise_accessed_by(weir_buffer* buffer, uint64_t offset,
                                                      uint64_t size, int32_t place, int32_t enabled);
 
+/* The driver's record of a range of managed memory. */
 typedef struct weir_managed_info {
-  uint32_t struct_size;
+  uint32_t struct_size;       /* sizeof this structure, set by the caller */
   int32_t attachment;         /* weir_attach_..., of the whole buffer */
   int32_t read_mostly;        /* 1 or 0 */
   int32_t preferred;          /* a place, or WEIR_PLACE_NONE */
@@ -1322,23 +1366,27 @@ WEIR_C_API weir_error weir_buffer_resize_managed(weir_buffer* buffer, uint64_t s
 typedef struct weir_buffer_pool weir_buffer_pool;
 
 enum {
-  /* A freed buffer waits for its own and the recorded streams alone before it goes to another
+  /* A freed buffer waits only for its own and for recorded streams before it goes to another
    * stream; without it, for the work of all known streams (see weir_watch_stream). */
   weir_buffer_pool_declared_uses = 1 << 0
 };
 
+/* The choices of a buffer pool. */
 typedef struct weir_buffer_pool_options {
-  uint32_t struct_size;
-  uint32_t flags;         /* weir_buffer_pool_... */
-  uint64_t max_cached;    /* bytes that are cached on each device; WEIR_NO_LIMIT: all */
-  uint64_t max_idle_time; /* nanoseconds that an unused buffer is cached; WEIR_NO_LIMIT: for good */
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  uint32_t flags;       /* weir_buffer_pool_... */
+  uint64_t max_cached;  /* bytes that are cached on each device; WEIR_NO_LIMIT: all */
+  uint64_t
+      max_idle_time; /* nanoseconds that an unused buffer is cached; WEIR_NO_LIMIT: without end */
 } weir_buffer_pool_options;
+/* The default choices of a buffer pool. */
 #define WEIR_BUFFER_POOL_OPTIONS_INIT \
   { sizeof(weir_buffer_pool_options), 0, WEIR_NO_LIMIT, WEIR_NO_LIMIT }
 
+/* The counters of a buffer pool. */
 typedef struct weir_buffer_pool_stats {
-  uint32_t struct_size;
-  uint32_t reserved_0;
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  uint32_t reserved_0;  /* 0 */
   uint64_t hits; /* takes served by a cached buffer; this and the next two: since reset_counters */
   uint64_t misses;  /* takes served by the driver */
   uint64_t returns; /* buffers that were freed */
@@ -1362,13 +1410,13 @@ WEIR_C_API weir_error weir_buffer_pool_take(weir_buffer_pool* pool, uint64_t siz
 WEIR_C_API weir_error weir_buffer_pool_take_cached(weir_buffer_pool* pool, uint64_t size,
                                                    uint32_t flags, weir_stream* stream,
                                                    weir_buffer** buffer);
-/* As weir_buffer_close, but behind the work queued on `stream`, which has been made to wait for
- * that on the buffer's own. weir_error_foreign_pointer: a buffer of another pool, or of none; the
- * handle is closed only on success. */
+/* As weir_buffer_close, but after the work queued on `stream`, which has been made to wait for that
+ * on the buffer's own. weir_error_foreign_pointer: a buffer of another pool, or of none; the handle
+ * is closed only on success. */
 WEIR_C_API weir_error weir_buffer_pool_free(weir_buffer_pool* pool, weir_buffer* buffer,
                                             weir_stream* stream);
 
-/* The following are about one device; a null runtime: about all, whatever `device` is. */
+/* The following calls apply to one device; with a null runtime to all, and `device` is ignored. */
 
 /* A device that no buffer was taken on has zeros. */
 WEIR_C_API weir_error weir_buffer_pool_get_stats(weir_buffer_pool* pool, weir_runtime* runtime,
@@ -1400,9 +1448,9 @@ WEIR_C_API weir_error weir_fill(void* to, uint8_t value, uint64_t size, weir_str
 /* A physical handle, as a descriptor that another process can import. The bearer of a descriptor
  * reaches all `size` bytes of it. */
 typedef struct weir_shared_piece {
-  uint32_t struct_size;
-  int32_t descriptor; /* the receiver of the structure closes it */
-  uint64_t size;
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  int32_t descriptor;   /* the receiver of the structure closes it */
+  uint64_t size;        /* of the physical handle */
 } weir_shared_piece;
 
 /* Memory of another process, mapped here. Closing it waits until the device has done all its queued
@@ -1413,29 +1461,31 @@ typedef struct weir_imported weir_imported;
 enum { weir_read = 1, weir_read_write = 2 };
 
 /* The physical handles under a live block of an exportable pool, or of an allocator with the option
- * heap_exportable (other blocks may lie in them then), one behind the other, and the offset of the
- * block in the first. `count` is how many there are; if that is more than `capacity` nothing is
- * exported (weir_error_invalid_argument, and *count is set). The block must not be freed while
- * another process may use it. */
+ * heap_exportable (other blocks may lie in them then), in the order of their addresses, and the
+ * offset of the block in the first. `count` is how many there are; if that is more than `capacity`
+ * nothing is exported (weir_error_invalid_argument, and *count is set). The block must not be freed
+ * while another process may use it. */
 WEIR_C_API weir_error weir_allocator_export_block(weir_allocator* allocator, const void* pointer,
                                                   weir_shared_piece* pieces, uint64_t capacity,
                                                   uint64_t* count, uint64_t* offset);
-/* Maps the pieces one behind the other; the descriptors stay the caller's. The sizes must be the
- * exporter's. `offset` and `size` say which part the address and size of the result mean. */
+/* Maps the pieces at consecutive addresses; the descriptors stay the caller's. The sizes must be
+ * those of the exporter. `offset` and `size` say which part the address and size of the result
+ * mean. */
 WEIR_C_API weir_error weir_import_pieces(weir_runtime* runtime, int32_t device,
                                          const weir_shared_piece* pieces, uint64_t count,
                                          uint64_t offset, uint64_t size, int32_t rights,
                                          weir_imported** imported);
 
+/* What was imported. */
 typedef struct weir_imported_info {
-  uint32_t struct_size;
-  int32_t rights; /* weir_read or weir_read_write */
-  uint64_t address;
-  uint64_t size;
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  int32_t rights;       /* weir_read or weir_read_write */
+  uint64_t address;     /* of the imported part */
+  uint64_t size;        /* of the imported part */
 } weir_imported_info;
 
-/* weir_error_not_permitted: it was revoked; weir_error_peer_closed: the exporter is gone. It stays
- * mapped until it is closed. */
+/* weir_error_not_permitted: it was revoked; weir_error_peer_closed: the exporter has ended. It
+ * stays mapped until it is closed. */
 WEIR_C_API weir_error weir_imported_get_info(weir_imported* imported, weir_imported_info* info);
 WEIR_C_API weir_error weir_imported_close(weir_imported* imported);
 
@@ -1443,18 +1493,19 @@ WEIR_C_API weir_error weir_imported_close(weir_imported* imported);
 
 /* Memory that can be shared with other processes, kept until all of them have let go. */
 typedef struct weir_shared weir_shared;
-/* A connection to one other process over a Unix socket; docs/sharing.md says who is protected from
- * whom. */
+/* A connection to one other process over a Unix socket; docs/sharing.md explains which errors of
+ * the other process are detected. */
 typedef struct weir_link weir_link;
-/* Something received over a link and not opened yet. */
+/* A received object or note that was not opened yet. */
 typedef struct weir_offer weir_offer;
 
+/* What a shared object is. */
 typedef struct weir_shared_info {
-  uint32_t struct_size;
-  int32_t device;
-  uint64_t address;
-  uint64_t size;
-  uint64_t unit; /* the size of each of its handles */
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  int32_t device;       /* the number of the device */
+  uint64_t address;     /* where it is mapped in this process */
+  uint64_t size;        /* the requested size */
+  uint64_t unit;        /* the size of each of its handles */
 } weir_shared_info;
 
 /* `unit` is the size of the handles, which are shared whole; 0: one for all. */
@@ -1487,11 +1538,11 @@ WEIR_C_API weir_error weir_link_offer_stream_pool(weir_link* link, weir_stream_p
                                                   uint64_t* grant);
 /* At most 1024 bytes. */
 WEIR_C_API weir_error weir_link_send_note(weir_link* link, const void* note, uint64_t size);
-/* Asks the other side to let go and waits for it. weir_error_not_ready: it has not yet. */
+/* Asks the other side to release it and waits. weir_error_not_ready: it has not released it. */
 WEIR_C_API weir_error weir_link_revoke(weir_link* link, uint64_t grant, uint32_t timeout);
-/* How many offers the other side has not let go. */
+/* How many offers the other side has not released. */
 WEIR_C_API weir_error weir_link_get_outstanding(weir_link* link, uint64_t* count);
-/* The next offer or note. weir_error_not_ready: none came in time. */
+/* The next offer or note. weir_error_not_ready: none arrived in time. */
 WEIR_C_API weir_error weir_link_receive(weir_link* link, uint32_t timeout, weir_offer** offer);
 
 enum {
@@ -1503,14 +1554,16 @@ enum {
   weir_offer_event = 5
 };
 
+/* What an offer contains. */
 typedef struct weir_offer_info {
-  uint32_t struct_size;
-  int32_t kind;   /* weir_offer_... */
-  int32_t rights; /* of memory */
-  uint32_t reserved;
-  uint64_t size; /* of memory, or of a note */
+  uint32_t struct_size; /* sizeof this structure, set by the caller */
+  int32_t kind;         /* weir_offer_... */
+  int32_t rights;       /* of memory */
+  uint32_t reserved;    /* 0 */
+  uint64_t size;        /* of memory, or of a note */
 } weir_offer_info;
 
+/* What the offer contains. */
 WEIR_C_API weir_error weir_offer_get_info(weir_offer* offer, weir_offer_info* info);
 /* The first `capacity` bytes of a note. */
 WEIR_C_API weir_error weir_offer_get_note(weir_offer* offer, void* note, uint64_t capacity);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All of weir but weir/resource/cuda_mr.hpp, which needs the headers of NVIDIA's CCCL. Whoever
-// wants to compile less includes the concepts that are used: one header each, in a folder by what
-// they belong to.
+// All headers of weir except weir/resource/cuda_mr.hpp, which needs NVIDIA's CCCL. To compile less,
+// include single headers: there is one for each concept, in a folder by subject.
 #pragma once
 
 #include "weir/allocator/allocator_options.hpp"
@@ -36,8 +35,8 @@
 #include "weir/device/stream_watch.hpp"
 #include "weir/device/virtual_memory.hpp"
 #include "weir/driver/table.hpp"
-#include "weir/host/host_arena.hpp"
 #include "weir/driver/types.hpp"
+#include "weir/host/host_arena.hpp"
 #include "weir/observe/events.hpp"
 #include "weir/observe/stats.hpp"
 #include "weir/observe/tag.hpp"

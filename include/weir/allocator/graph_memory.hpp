@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir::graph_memory: the memory of a captured graph, and weir::capture_guard for who captures
-// without it. Made by caching_allocator::begin_capture() and guard_captures().
+// weir::graph_memory: the memory of a captured graph. weir::capture_guard: for captures without it.
+// Created by caching_allocator::begin_capture() and guard_captures().
 #pragma once
 
 #include <memory>
@@ -20,14 +20,14 @@ struct graph_claim;
 
 /// The memory of one captured graph, private to it.
 ///
-/// Made by caching_allocator::begin_capture() before the capture of a stream begins. Until
-/// end_capture(), requests on that stream, and on streams that the capture takes in, are served
-/// from a pool of its own. What is freed inside the capture is reused inside it by the same stream.
-/// The pool keeps all its memory, freed or not, as long as this object or a graph it was tied to by
-/// tie_to_graph() lives, so that the graph can be replayed whatever else allocates. Then it is
-/// released to the driver, once the blocks that left the capture alive are freed too.
+/// Created by caching_allocator::begin_capture() before the capture of a stream begins. Until
+/// end_capture(), requests on that stream, and on streams that join the capture, are served from a
+/// private pool. Memory freed inside the capture is reused inside it by the same stream. The pool
+/// keeps all its memory, freed or not, while this object or a graph from tie_to_graph() exists, so
+/// the graph can be replayed at any time. After that the memory is released to the driver, once the
+/// blocks that are still live are freed.
 ///
-/// Moves, does not copy. One thread at a time.
+/// Movable, not copyable. One thread at a time.
 class WEIR_API graph_memory {
  public:
   graph_memory() noexcept = default;
@@ -35,12 +35,15 @@ class WEIR_API graph_memory {
   graph_memory(graph_memory&&) noexcept = default;
   graph_memory& operator=(graph_memory&& other) noexcept;
 
+  /// Whether it refers to memory of a capture; false if default-constructed or moved from.
   explicit operator bool() const noexcept { return state_ != nullptr; }
-  /// The capture is over: requests go their usual way again. Twice does no harm.
+  /// Declares that the capture is over: later requests are served as usual. Idempotent.
   void end_capture() noexcept;
-  /// Ties the memory to `graph` and every executable made of it from now on: it lives as long as
-  /// they do, whatever becomes of this object. not_supported: the driver is older than CUDA 11.3.
+  /// Ties the memory to `graph` and to executables instantiated from it from now on: it lives as
+  /// long as any of them, also without this object. not_supported: the driver is older than
+  /// CUDA 11.3.
   result<void> tie_to_graph(driver::CUgraph graph) const;
+  /// The private pool of the capture.
   [[nodiscard]] memory_pool pool() const;
 
  private:
@@ -51,15 +54,15 @@ class WEIR_API graph_memory {
   std::shared_ptr<heap::graph_claim> state_;
 };
 
-/// Says that captures may be under way, of whatever streams, as long as it lives.
+/// Declares that captures of any streams may be in progress while it exists.
 ///
-/// Meanwhile the allocator asks no stream how far it has come, records no event and waits for
-/// nobody: what streams free stays their own, blocks with recorded streams stay pending, and
-/// requests that find no room take new memory. So no question of one thread can meet the beginning
-/// of a capture on another. For who captures without begin_capture(), in pools for graphs.
+/// In the meantime the allocator queries no stream, records no event and waits for none. Streams
+/// keep what they free, blocks with recorded streams stay pending, and requests that find no memory
+/// take new memory. So no query of one thread can invalidate a capture that another thread begins.
+/// For programs that capture without begin_capture(), in pools for graphs.
 ///
-/// Made by caching_allocator::guard_captures() before the first capture begins. Moves, does not
-/// copy; may end on another thread.
+/// Created by caching_allocator::guard_captures() before the first capture begins. Movable, not
+/// copyable; may end on another thread.
 class WEIR_API capture_guard {
  public:
   capture_guard() noexcept = default;
@@ -67,7 +70,7 @@ class WEIR_API capture_guard {
   capture_guard(capture_guard&& other) noexcept = default;
   capture_guard& operator=(capture_guard&& other) noexcept;
 
-  /// No capture is in progress any more. Idempotent.
+  /// Declares that no capture is in progress any more. Idempotent.
   void close() noexcept;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an allocator holds, of one moment: every block with its state, and the report of a request
-// that could not be met. Plain values; nothing here points into the allocator.
+// Snapshots of an allocator: every block with its state, and the report of a failed request. Plain
+// values that do not refer to the allocator.
 #pragma once
 
 #include <cstdint>
@@ -19,32 +19,35 @@
 
 namespace weir { inline namespace v0 {
 
+/// What a piece of the address space is used for.
 enum class block_state : std::uint8_t {
   live,           ///< allocated and not freed
   thread_cached,  ///< freed, kept by a thread for its next request of this size and stream
   pending,        ///< freed, but a recorded stream may still use it
-  stream_bound,   ///< free for the stream that used it last; for others once it is quiescent
+  stream_bound,   ///< free for the stream that used it last; for others when it is quiescent
   free,           ///< quiescent: free for every stream
   hole,           ///< addresses without memory of their own
 };
 
+/// "live", "thread_cached", …
 [[nodiscard]] WEIR_API std::string_view name(block_state state) noexcept;
+/// The same as name().
 [[nodiscard]] inline std::string to_string(block_state state) { return std::string{name(state)}; }
 
 /// A piece of the address space, as it was when the snapshot was taken.
 struct block_info {
-  device_address address = 0;
-  bytes size{};       ///< rounded
-  bytes requested{};  ///< only of live blocks
-  block_state state{};
-  stream_id stream{};  ///< of the allocation, or the one that a free block is bound to
-  weir::tag tag{};     ///< only of live blocks
-  pool_id pool{};      ///< 0: the allocator's own
-  /// Only of pending blocks: the recorded streams whose work it still waits for.
+  device_address address = 0;  ///< the first byte
+  bytes size{};                ///< rounded
+  bytes requested{};           ///< only of live blocks
+  block_state state{};         ///< whether it is live, free or without memory
+  stream_id stream{};          ///< of the allocation, or the one that a free block is bound to
+  weir::tag tag{};             ///< only of live blocks
+  pool_id pool{};              ///< 0: the allocator's own
+  /// Only of pending blocks: the recorded streams with incomplete work on it.
   std::vector<stream_id> waits_for{};
   /// Only of live blocks: the further streams that record_stream() named, of this device.
   std::vector<stream_id> recorded{};
-  bool suspended = false;  ///< its pool is: there is no memory at the address until it is resumed
+  bool suspended = false;  ///< its pool is suspended: the address has no memory until resume()
 };
 
 /// "0x7f0000000000: 2 MiB live on stream 7", with ", suspended" where it is.
@@ -52,75 +55,80 @@ struct block_info {
 
 /// A handle or segment of physical memory and where it is mapped now.
 struct physical_info {
-  device_address address = 0;
-  bytes size{};
-  /// Of a segment of the classic policies: from 1, in the order in which its pool took them. 0 of a
-  /// handle, which can move.
+  device_address address = 0;  ///< where it is mapped
+  bytes size{};                ///< of the handle or segment
+  /// Of a segment of the classic policies: counts from 1, in the order in which the pool took them.
+  /// 0 for handles, which can move.
   std::uint32_t number = 0;
 };
 
 /// The physical memory under a block.
 struct block_handles {
-  std::vector<vmm::physical> handles;  ///< one behind the other
-  bytes offset{};                      ///< of the block in the first
+  std::vector<vmm::physical> handles;  ///< in the order of their addresses
+  bytes offset{};                      ///< of the block's start in the first handle
 };
 
+/// One pool of an allocator: its counters, blocks and physical memory.
 struct pool_snapshot {
-  pool_id id{};
-  std::string name;
-  memory_stats stats;
+  pool_id id{};                         ///< 0: the allocator's default pool
+  std::string name;                     ///< empty for the default pool
+  memory_stats stats;                   ///< of this pool
   std::vector<block_info> blocks;       ///< by address, without gaps inside a segment or arena
   std::vector<physical_info> physical;  ///< by address
-  /// Of a suspended pool: the places of the memory that it gave back, by address.
+  /// Of a suspended pool: where the returned memory was mapped, by address.
   std::vector<physical_info> suspended;
-  /// Each entry of `physical` is a segment: no block spans two, though they may lie side by side.
+  /// Each entry of `physical` is a segment: no block spans two of them, even if they are adjacent.
   bool in_segments = false;
 };
 
-/// Everything an allocator holds, of one moment.
+/// A consistent snapshot of everything an allocator holds.
 struct allocator_snapshot {
-  device_id device{};
-  memory_stats stats;
-  std::vector<pool_snapshot> pools;  ///< the allocator's own first
+  device_id device{};                ///< the allocator's device
+  memory_stats stats;                ///< of the whole allocator
+  std::vector<pool_snapshot> pools;  ///< the default pool first
 };
 
+/// The counters of one tag.
 struct tag_stats {
-  weir::tag tag{};
-  memory_stats stats;
+  weir::tag tag{};     ///< which tag
+  memory_stats stats;  ///< its counters
 };
 
-/// Why a request could not be met: where the memory is and what would help.
+/// The report of a failed request: where the memory is, and what would make the request fit.
 struct memory_report {
-  bytes requested{};
-  stream_id stream{};
-  weir::tag tag{};      ///< what the request would be counted as
-  bytes tag_limit{};    ///< the most that the tag may have; bytes::max() without a limit
-  bytes limit{};        ///< bytes::max() without one
-  bytes device_free{};  ///< what the driver says is free, 0 if it did not answer
-  bytes device_total{};
-  memory_stats stats;
-  std::vector<tag_stats> tags;  ///< what is live, most first
+  bytes requested{};            ///< the size of the request
+  stream_id stream{};           ///< the stream of the request
+  weir::tag tag{};              ///< the tag of the request
+  bytes tag_limit{};            ///< the limit of the tag; bytes::max() without one
+  bytes limit{};                ///< of the allocator; bytes::max() without one
+  bytes device_free{};          ///< as the driver reports it, 0 if it did not answer
+  bytes device_total{};         ///< the device's memory
+  memory_stats stats;           ///< of the allocator
+  std::vector<tag_stats> tags;  ///< tags with live memory, most bytes first
+  /// Live blocks of one size.
   struct size_group {
-    bytes size{};  ///< rounded
-    std::uint64_t blocks = 0;
+    bytes size{};              ///< of each block, rounded
+    std::uint64_t blocks = 0;  ///< how many
   };
   std::vector<size_group> largest;  ///< live blocks by size, most bytes first, at most 8
+  /// The memory that one stream holds.
   struct stream_share {
-    stream_id stream{};
-    bytes size{};
+    stream_id stream{};  ///< which stream
+    bytes size{};        ///< how much
   };
   std::vector<stream_share> bound;    ///< free memory bound to streams, most first
   std::vector<stream_share> awaited;  ///< pending memory by the stream it waits for, most first
   bytes largest_free{};               ///< the longest contiguous piece free for this stream
-  bytes fragments{};                  ///< free, but in pieces that no whole handle can leave
-  bytes other_pools{};  ///< cached by pools of this allocator that keep it to themselves
-  bytes elsewhere{};    ///< taken on the device, but not by this allocator
-  std::string advice;   ///< what is in the way, and what would make the request fit
+  bytes fragments{};                  ///< free, but in pieces smaller than a handle
+  bytes other_pools{};                ///< cached by private pools of this allocator
+  bytes elsewhere{};                  ///< used on the device outside this allocator
+  std::string advice;                 ///< the obstacle, and what would make the request fit
 
-  /// The same in plain words, a few lines.
+  /// The report as text, a few lines.
   [[nodiscard]] WEIR_API std::string text() const;
 };
 
+/// The same as report.text().
 [[nodiscard]] inline std::string to_string(const memory_report& report) { return report.text(); }
 
 }}  // namespace weir::v0

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Suspended memory: physical memory that goes back to the driver while its addresses, and the
-// blocks at them, stay. What caching_allocator and memory_pool take and answer for it.
+// Suspended memory: physical memory is returned to the driver while its addresses and blocks stay.
+// The options and results of suspend() and resume().
 //
-//   // From now on blocks of the tag lie apart.
+//   // From now on blocks of the tag have a pool of their own.
 //   const auto weights = weir::tag::named("weights").value();
 //   memory.declare_suspendable(weights).value();
-//   // The memory is anybody's; then it is back, at the same addresses, with the same contents.
-//   auto away = memory.suspend(weights).value();
-//   auto back = memory.resume(weights).value();
+//   // The memory is free for others; then it is restored, at the same addresses, with its
+//   contents. auto away = memory.suspend(weights).value(); auto back =
+//   memory.resume(weights).value();
 //
 // docs/suspend.md is the guide.
 #pragma once
@@ -22,35 +22,36 @@
 
 namespace weir { inline namespace v0 {
 
-/// What becomes of what is in the memory.
+/// What happens to the contents of the memory.
 enum class suspended_contents : std::uint8_t {
   keep,     ///< copied to the host, and back when it is resumed
-  discard,  ///< lost: after resume() the memory has no particular contents
+  discard,  ///< lost: after resume() the contents are undefined
 };
 
-/// What kind of host memory contents are kept in.
+/// The kind of host memory that saved contents are kept in.
 enum class host_memory_kind : std::uint8_t {
-  pinned,  ///< the device copies to it directly; slow to get for the first time, kept for the next
-  pageable,  ///< plain memory, which the system may swap; copies go through a little pinned memory
+  pinned,    ///< the device copies to it directly; slow to allocate, kept for the next time
+  pageable,  ///< plain memory, which the system may swap; copies go through a small pinned buffer
 };
 
 /// What a request to suspended memory does: an allocation with its tag or from its pool.
 enum class suspended_requests : std::uint8_t {
   fail,    ///< errc::suspended
-  wait,    ///< until another thread has called resume()
+  wait,    ///< waits until another thread has called resume()
   resume,  ///< resumes it first
 };
 
-/// Whose queued work suspend_async() waits for before it takes the memory away. suspend() and
-/// evictions wait for all streams.
+/// Which streams suspend_async() waits for before it releases the memory. suspend() and evictions
+/// wait for all streams.
 enum class awaited_streams : std::uint8_t {
-  /// All streams of the device, known to weir or not, also for work that is queued before the wait
-  /// begins. While it lasts, the driver keeps other threads from queueing work, and a page of
-  /// device memory (2 MiB) is taken.
+  /// All streams of the device, known to weir or not, including work that is queued before the wait
+  /// begins. During the wait the driver blocks other threads that queue work, and a page of device
+  /// memory (2 MiB) is taken.
   all,
   /// Streams that the allocator has met in requests, that were given to watch_stream(), or that
-  /// synchronise with the legacy stream. Nobody is kept from queueing work, and later work is not
-  /// waited for. Memory that any other stream still uses is lost under it.
+  /// synchronise with the legacy stream. Other threads can queue work; later work is not waited
+  /// for.
+  /// No other stream may still use the memory.
   known,
 };
 
@@ -60,43 +61,45 @@ enum class awaited_streams : std::uint8_t {
 [[nodiscard]] WEIR_API std::string to_string(suspended_requests requests);
 [[nodiscard]] WEIR_API std::string to_string(awaited_streams streams);
 
-/// Told how far the copying of contents is, each time that a chunk has arrived: so many bytes of
-/// all that are copied; the last time it is all. Called without locks on the thread that suspends
-/// or resumes, which with suspend_async() is one of the allocator's. It may use the allocator, but
-/// not wait for the memory that is on its way; what it throws is dropped. Where nothing is copied
-/// it is not called.
+/// Reports the progress of copying contents after each chunk: `done` of `total` bytes; in the last
+/// call they are equal. Called without locks on the thread that suspends or resumes; for
+/// suspend_async() that is a thread of the allocator. It may use the allocator, but must not wait
+/// for the memory in transfer. Exceptions are dropped. Not called if nothing is copied.
 using suspend_progress = std::function<void(bytes done, bytes total)>;
 
+/// The choices of one suspension.
 struct suspend_options {
-  suspended_contents contents = suspended_contents::keep;
-  host_memory_kind to = host_memory_kind::pinned;
-  suspended_requests requests = suspended_requests::fail;
-  /// Contents are copied in pieces of at most this size, so that other copies pass between them.
+  suspended_contents contents = suspended_contents::keep;  ///< whether contents are saved
+  host_memory_kind to = host_memory_kind::pinned;          ///< where they are saved
+  suspended_requests requests = suspended_requests::fail;  ///< what requests to the memory do
+  /// Contents are copied in pieces of at most this size, so that other copies can run in between.
   bytes chunk{std::uint64_t{32} << 20};
-  suspend_progress progress{};
-  awaited_streams streams = awaited_streams::all;
+  suspend_progress progress{};                     ///< may be empty
+  awaited_streams streams = awaited_streams::all;  ///< for suspend_async() only
 };
 
+/// The choices of one resume.
 struct resume_options {
-  suspend_progress progress{};
+  suspend_progress progress{};  ///< may be empty
 };
 
-/// Of a tag or pool that is going to be suspended.
+/// The choices of a tag or pool that will be suspended.
 struct suspendable_options {
-  /// A request that finds no memory may suspend it, with `eviction`, before callbacks are asked and
-  /// before it fails: the lowest priority first, and for requests of evictable memory only what has
-  /// a lower priority than theirs. It is resumed by requests to it, or by resume(); whoever uses
-  /// its blocks must have called that before.
+  /// A request that finds no memory may suspend it, with `eviction`, before callbacks are called
+  /// and before the request fails. The lowest priority is evicted first; a request for evictable
+  /// memory evicts only lower priorities than its own. Requests to the memory, or resume(), restore
+  /// it; call resume() before its blocks are used.
   bool evictable = false;
-  int priority = 0;
+  int priority = 0;  ///< lower priorities are evicted first
   suspend_options eviction{.requests = suspended_requests::resume};
 };
 
-/// What suspend() did. All 0: it was suspended already, or had nothing.
+/// What suspend() did. All 0: it was already suspended, or had no memory.
 struct suspend_outcome {
-  bytes released{};       ///< physical memory that went back to the driver, and is free now
+  bytes released{};       ///< physical memory that was returned to the driver
   bytes saved{};          ///< contents that were copied to the host
-  bytes not_suspended{};  ///< physical memory of pools that cannot be; only where all were meant
+  bytes not_suspended{};  ///< physical memory of pools that cannot be suspended; only if all were
+                          ///< meant
 
   friend bool operator==(const suspend_outcome&, const suspend_outcome&) = default;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ids that do not mix: a device ordinal is no stream id, even though both are numbers.
+// Ids of different kinds, which do not convert into each other: device_id, stream_id, capture_id.
 #pragma once
 
 #include <compare>
@@ -16,11 +16,16 @@ namespace weir { inline namespace v0 {
 template <class Kind, class Number>
 class id {
  public:
+  /// The integer that the id holds.
   using number_type = Number;
 
+  /// Zero, or the default of the number type.
   constexpr id() noexcept = default;
+  /// The id with this number.
   explicit constexpr id(Number number) noexcept : number_{number} {}
+  /// The number itself, for tables and output.
   [[nodiscard]] constexpr Number number() const noexcept { return number_; }
+  /// Ids of one kind compare as their numbers do.
   friend constexpr auto operator<=>(id, id) noexcept = default;
 
  private:
@@ -45,8 +50,10 @@ using capture_id = id<struct capture_kind, std::uint64_t>;
 
 }}  // namespace weir::v0
 
+/// Hashes an id as its number, so that ids can be keys of unordered containers.
 template <class Kind, class Number>
 struct std::hash<weir::id<Kind, Number>> {
+  /// The hash of the number.
   std::size_t operator()(weir::id<Kind, Number> value) const noexcept {
     return std::hash<Number>{}(value.number());
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes every value of weir that has a text, to_string(value), to a stream and, where the standard
-// library has std::format, through that: std::cout << allocator.stats(), std::format("{}", size).
+// operator<< and, if the standard library has it, std::format for every value of weir that has a
+// to_string(): std::cout << allocator.stats(), std::format("{}", size).
 #pragma once
 
 #include <concepts>
@@ -15,8 +15,8 @@
 namespace weir { inline namespace v0 {
 
 namespace detail {
-/// Whether T is declared in namespace weir or in one inside it. What others declare is theirs to
-/// print, also where it has a to_string() or a type of weir as an argument.
+/// Whether T is declared in namespace weir or in a namespace inside it. Other types are not printed
+/// by weir, even if they have a to_string() or a type of weir as an argument.
 template <class T>
 consteval bool is_of_weir() {
   const std::string_view signature = __PRETTY_FUNCTION__;  // "… [with T = weir::v0::bytes]"
@@ -24,12 +24,13 @@ consteval bool is_of_weir() {
 }
 }  // namespace detail
 
-/// A type of weir whose to_string() is found beside it.
+/// A type of weir with a to_string() in its own namespace.
 template <class T>
 concept printable = detail::is_of_weir<T>() && requires(const T& value) {
   { to_string(value) } -> std::same_as<std::string>;
 };
 
+/// Writes to_string(value).
 template <printable T>
 std::ostream& operator<<(std::ostream& out, const T& value) {
   return out << to_string(value);

@@ -27,37 +27,49 @@ inline constexpr bool is_result<result<T>> = true;
 
 }  // namespace detail
 
-/// Either a T or the error that prevented it, in the shape of std::expected<T, error>. Test it
-/// before use; value() throws what the error stands for, so `f().value()` is the throwing form of
-/// any result-returning call.
+/// Either a T or the error that prevented it, with the interface of std::expected<T, error>. Test
+/// it before use. value() throws if there is an error, so `f().value()` is the throwing form of any
+/// call that returns a result.
 template <class T>
 class [[nodiscard]] result {
   static_assert(!std::is_reference_v<T> && !std::is_same_v<std::remove_cv_t<T>, weir::error>);
 
  public:
+  /// The type of the value.
   using value_type = T;
+  /// The type of the error.
   using error_type = weir::error;
 
+  /// Success with this value.
   result(T value) : state_{std::in_place_index<0>, std::move(value)} {}
+  /// Failure with this error.
   result(weir::error reason) : state_{std::in_place_index<1>, std::move(reason)} {}
+  /// Failure with an error that has only a code.
   result(errc code) : result{weir::error{code}} {}
 
+  /// Whether it holds a value.
   [[nodiscard]] bool has_value() const noexcept { return state_.index() == 0; }
+  /// The same as has_value().
   explicit operator bool() const noexcept { return has_value(); }
 
+  /// The value. Throws out_of_memory or failure if there is an error; see raise().
   [[nodiscard]] T& value() & {
     if (!has_value()) raise(error());
     return **this;
   }
+  /// The value, or an exception for the error.
   [[nodiscard]] const T& value() const& {
     if (!has_value()) raise(error());
     return **this;
   }
+  /// The value, moved out, or an exception for the error.
   [[nodiscard]] T value() && {
     if (!has_value()) raise(error());
     return *std::move(*this);
   }
+  /// The value, or `other` if there is an error.
   [[nodiscard]] T value_or(T other) const& { return has_value() ? **this : std::move(other); }
+  /// The value, moved out, or `other` if there is an error.
   [[nodiscard]] T value_or(T other) && {
     return has_value() ? *std::move(*this) : std::move(other);
   }
@@ -74,6 +86,7 @@ class [[nodiscard]] result {
   [[nodiscard]] weir::error&& error() && noexcept { return std::move(held<1>(state_)); }
   /// The error's code; only meaningful without a value.
   [[nodiscard]] errc code() const noexcept { return error().code(); }
+  /// The error, or `other` if there is a value.
   [[nodiscard]] weir::error error_or(weir::error other) const {
     return has_value() ? std::move(other) : error();
   }
@@ -151,23 +164,34 @@ class [[nodiscard]] result {
 template <>
 class [[nodiscard]] result<void> {
  public:
+  /// There is no value.
   using value_type = void;
+  /// The type of the error.
   using error_type = weir::error;
 
+  /// Success.
   result() = default;
+  /// Failure with this error.
   result(weir::error reason) : reason_{std::move(reason)} {}
+  /// Failure with an error that has only a code.
   result(errc code) : result{weir::error{code}} {}
 
+  /// Whether it is a success.
   [[nodiscard]] bool has_value() const noexcept { return !reason_; }
+  /// The same as has_value().
   explicit operator bool() const noexcept { return has_value(); }
+  /// Throws out_of_memory or failure if there is an error; see raise().
   void value() const {
     if (reason_) raise(*reason_);
   }
+  /// Does nothing; for generic code.
   void operator*() const noexcept {}
   /// Unchecked: has_value() must be false.
   [[nodiscard]] const weir::error& error() const& noexcept { return *reason_; }
   [[nodiscard]] weir::error&& error() && noexcept { return *std::move(reason_); }
+  /// The error's code. Unchecked: has_value() must be false.
   [[nodiscard]] errc code() const noexcept { return reason_->code(); }
+  /// The error, or `other` if it is a success.
   [[nodiscard]] weir::error error_or(weir::error other) const {
     return has_value() ? std::move(other) : error();
   }
@@ -218,6 +242,7 @@ class [[nodiscard]] result<void> {
 /// Declares `variable` with the value of `expression`, or returns early with its error.
 #define WEIR_TRY_VALUE(variable, expression) \
   WEIR_TRY_VALUE_AS_(weir_try_##variable##_, variable, expression)
+/// Part of WEIR_TRY_VALUE.
 #define WEIR_TRY_VALUE_AS_(holder, variable, expression) \
   auto holder = (expression);                            \
   if (!holder) return std::move(holder).error();         \

@@ -34,85 +34,88 @@ namespace weir { inline namespace v0 {
 
 // --- Lines ---------------------------------------------------------------------------------------
 
-/// Queues a copy of `size` bytes. Nothing is queued for zero bytes. invalid_argument: an address is
-/// null, or the two sides overlap; size_overflow: a side reaches over the end of the addresses.
+/// Queues a copy of `size` bytes; nothing for zero bytes. invalid_argument: an address is null, or
+/// the two sides overlap; size_overflow: a side exceeds the end of the address space.
 WEIR_API result<void> copy_bytes(void* to, const void* from, bytes size, const stream_ref& stream);
 
-/// The same between two devices, which need not be able to reach each other: then the driver goes
-/// through the host. The stream may be of either.
+/// The same between two devices. If they have no peer access, the driver copies through the host.
+/// The stream may belong to either device.
 ///
-/// The contexts of both devices stay until the runtime goes, so a copy under way loses none; the
-/// memory must stay, too (copy_between in device_buffer.hpp sees to that).
+/// The contexts of both devices stay until the runtime ends. The memory must stay until the copy is
+/// complete; copy_between() in device_buffer.hpp ensures that.
 ///
-/// invalid_argument, besides the above: the devices are of different runtimes.
+/// invalid_argument, besides the above: the devices belong to different runtimes.
 WEIR_API result<void> copy_peer(void* to, device to_device, const void* from, device from_device,
                                 bytes size, const stream_ref& stream);
 
-/// Queues a fill with one byte value. The memory must be of a device, managed or pinned.
+/// Queues a fill with one byte value. The memory must be device, managed or pinned memory.
 WEIR_API result<void> fill_bytes(void* to, std::uint8_t value, bytes size,
                                  const stream_ref& stream);
-/// Queues a fill with `count` times the `element` bytes at `pattern`, which are read before the
-/// call returns. Patterns of one repeated byte and of four bytes take one driver call; others take
-/// one for each four bytes (for each byte, if it is not a whole number of those or `to` is not
-/// aligned to them) and one for each doubling.
+/// Queues a fill with `count` copies of the `element` bytes at `pattern`, which are read before the
+/// call returns. Patterns of one repeated byte and of four bytes take one driver call. Others take
+/// one for each doubling, and one for each four bytes, or for each byte if the element size or the
+/// address is not a multiple of four.
 WEIR_API result<void> fill_pattern(void* to, const void* pattern, bytes element,
                                    std::uint64_t count, const stream_ref& stream);
 
 // --- Boxes ---------------------------------------------------------------------------------------
 
-/// Rows of memory, `pitch` bytes from one to the next. `rows` matters in 3D only: how many make a
-/// plane.
+/// Rows of memory at a fixed distance.
 struct pitched_memory {
-  void* data = nullptr;
-  bytes pitch{};
-  std::uint64_t rows = 0;
+  void* data = nullptr;    ///< the first byte of the first row
+  bytes pitch{};           ///< from the start of one row to the next
+  std::uint64_t rows = 0;  ///< rows of each plane; used in 3D only
 };
+/// Rows of memory at a fixed distance, to be read only.
 struct const_pitched_memory {
-  const void* data = nullptr;
-  bytes pitch{};
-  std::uint64_t rows = 0;
+  const void* data = nullptr;  ///< the first byte of the first row
+  bytes pitch{};               ///< from the start of one row to the next
+  std::uint64_t rows = 0;      ///< rows of each plane; used in 3D only
 
+  /// Rows of `pitch_of_rows` bytes from `first` on.
   constexpr const_pitched_memory(const void* first, bytes pitch_of_rows,
                                  std::uint64_t rows_of_plane = 0) noexcept
       : data{first}, pitch{pitch_of_rows}, rows{rows_of_plane} {}
+  /// The same rows as `same`, to be read only.
   constexpr const_pitched_memory(const pitched_memory& same) noexcept
       : data{same.data}, pitch{same.pitch}, rows{same.rows} {}
 };
 
 /// The size of a part of pitched memory.
 struct box {
-  bytes width{};
-  std::uint64_t rows = 1;
-  std::uint64_t planes = 1;
+  bytes width{};             ///< bytes of each row
+  std::uint64_t rows = 1;    ///< rows of each plane
+  std::uint64_t planes = 1;  ///< number of planes
 };
 
-/// Queues a copy of `rows` rows of `width` bytes. Nothing is queued for an empty box.
+/// Queues a copy of `rows` rows of `width` bytes, or of a box; nothing for an empty box.
 /// invalid_argument: an address is null; a pitch is smaller than the width; a plane has fewer rows
 /// than the box; or the sides overlap. The pitch of a single row, and the rows of a single plane,
-/// are not looked at. Sides that interleave are fine if their pitches (and rows of a plane) are the
-/// same. size_overflow: a side reaches over the end of the addresses.
+/// are ignored. Sides may interleave if their pitches (and rows of a plane) are equal.
+/// size_overflow: a side exceeds the end of the address space.
 WEIR_API result<void> copy_2d(const pitched_memory& to, const const_pitched_memory& from,
                               bytes width, std::uint64_t rows, const stream_ref& stream);
 WEIR_API result<void> copy_3d(const pitched_memory& to, const const_pitched_memory& from,
                               const box& size, const stream_ref& stream);
-/// Queues a fill of `rows` rows of `width` bytes with one byte value; refuses what copy_2d refuses.
+/// Queues a fill of `rows` rows of `width` bytes with one byte value; errors as for copy_2d().
 WEIR_API result<void> fill_2d(const pitched_memory& to, std::uint8_t value, bytes width,
                               std::uint64_t rows, const stream_ref& stream);
 
 // --- Batches -------------------------------------------------------------------------------------
 
+/// One copy of a batch.
 struct copy_item {
-  void* to = nullptr;
-  const void* from = nullptr;
-  bytes size{};
+  void* to = nullptr;          ///< the destination
+  const void* from = nullptr;  ///< the source
+  bytes size{};                ///< how many bytes
 };
 
-/// Queues many copies in one driver call, where the driver has it (CUDA 12.8), the stream is not
-/// the legacy one and is not being captured; else one by one. Items happen in any order.
+/// Queues many copies in one driver call. Without that call (before CUDA 12.8), on the legacy
+/// stream and during a capture it queues them one by one. Items are copied in any order.
 ///
-/// Nothing is queued if an item is refused: those that copy_bytes refuses, and those whose
-/// destination overlaps any other item's source or destination. A driver's error names the item in
-/// its detail; items before it may have been queued.
+/// Nothing is queued if an item is invalid: by the rules of copy_bytes(), or because its
+/// destination overlaps another item's source or destination. The detail of a driver error names
+/// the item; items before it may have been queued.
 WEIR_API result<void> copy_batch(std::span<const copy_item> items, const stream_ref& stream);
 
 // --- Ranges --------------------------------------------------------------------------------------
@@ -144,14 +147,15 @@ concept memory_range = requires(std::remove_reference_t<Range>& range) {
 }
 &&std::is_trivially_copyable_v<std::remove_cv_t<detail::element_of<Range>>>;
 
-/// Queues a copy of all elements. invalid_argument, besides what copy_bytes refuses: the two have
-/// not the same number of elements.
+/// Queues a copy of all elements. invalid_argument, besides the cases of copy_bytes(): the two have
+/// different numbers of elements.
 template <memory_range To, memory_range From>
 requires(detail::lasting<To>&& detail::lasting<From> && !std::is_const_v<detail::element_of<To>> &&
          std::is_same_v<detail::element_of<To>, std::remove_cv_t<detail::element_of<From>>>)
     result<void> copy(To&& to, From&& from, const stream_ref& stream) {
   if (to.size() != from.size()) {
-    return error{{.code = errc::invalid_argument, .detail = "a copy between different sizes"}};
+    return error{
+        {.code = errc::invalid_argument, .detail = "source and destination have different sizes"}};
   }
   // Both exist, so their sizes in bytes fit.
   return copy_bytes(to.data(), from.data(), bytes{sizeof(detail::element_of<To>)} * to.size(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_span<T>: address and number of elements on a device, for code that must not touch them.
+// device_span<T>: address and number of elements on a device, without access to them.
 #pragma once
 
 #include <bit>
@@ -37,16 +37,21 @@ namespace detail {
 
 }  // namespace detail
 
-/// Elements in memory that the host may not touch: a std::span without access to them.
+/// A range of elements in memory that the host cannot access: like std::span, without element
+/// access.
 ///
-/// Owns nothing: good as long as the memory. As cheap to copy as a pointer and a number.
+/// Owns nothing; valid while the memory is. As cheap to copy as a pointer and a number.
 template <class T>
 class device_span {
  public:
+  /// The element type, const if the elements may only be read.
   using element_type = T;
+  /// The element type without const.
   using value_type = std::remove_cv_t<T>;
 
+  /// No elements.
   constexpr device_span() noexcept = default;
+  /// `size` elements from `data` on.
   constexpr device_span(T* data, std::size_t size) noexcept : data_{data}, size_{size} {}
   /// From a span of the same elements that may be written.
   template <class Other>
@@ -54,19 +59,23 @@ class device_span {
       device_span<Other> other) noexcept
       : data_{other.data()}, size_{other.size()} {}
 
+  /// The device address of the first element.
   [[nodiscard]] constexpr T* data() const noexcept { return data_; }
+  /// The number of elements.
   [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+  /// The number of bytes of all elements.
   [[nodiscard]] constexpr bytes size_bytes() const noexcept { return bytes{sizeof(T)} * size_; }
+  /// Whether there are no elements.
   [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
 
-  /// `count` elements from `first` on. invalid_argument: they reach over the end.
+  /// The `count` elements from `first` on. invalid_argument: they exceed the span.
   [[nodiscard]] result<device_span> part(std::size_t first, std::size_t count) const {
     if (first > size_ || count > size_ - first) return detail::beyond_end(first, count, size_);
     return device_span{count != 0 ? data_ + first : data_, count};
   }
 
-  /// The same bytes as elements of another type. bad_alignment: they do not begin where an Other
-  /// may; invalid_argument: their number is not a whole number of Others.
+  /// The same bytes as elements of another type. bad_alignment: the address is not aligned for it;
+  /// invalid_argument: the bytes are not a whole number of its elements.
   template <class Other>
   [[nodiscard]] result<device_span<Other>> as() const {
     static_assert(std::is_trivially_copyable_v<Other> &&

@@ -23,37 +23,39 @@
 
 namespace weir { inline namespace v0 {
 
+/// The choices of a staging_buffer.
 struct staging_options {
-  /// The size of each half; small enough for the cache, large enough for the bus.
+  /// The size of each half: small enough for the processor's cache, large enough for fast
+  /// transfers.
   bytes chunk{std::uint64_t{4} << 20};
 };
 
-/// Two pieces of pinned memory that take turns: while the bus copies the one, the host fills or
-/// empties the other.
+/// Two pieces of pinned memory for double buffering: while one is copied over the bus, the host
+/// fills or empties the other.
 ///
-/// Copies are queued on the stream of its creation, which it must not outlive. The per-thread
-/// default stream is that of the thread which creates it. Keeps its pool alive. One thread at a
-/// time. The pinned memory is allocated once, at the creation.
+/// Copies are queued on the stream that it was created with, which must outlive it. A per-thread
+/// default stream is that of the creating thread. Keeps its pool alive. One thread at a time. The
+/// pinned memory is allocated once, by create().
 class WEIR_API staging_buffer {
  public:
-  /// invalid_argument: a chunk of nothing.
+  /// A staging buffer for `stream`. invalid_argument: the chunk size is zero.
   [[nodiscard]] static result<staging_buffer> create(const pinned_pool& pool,
                                                      const stream_ref& stream,
                                                      staging_options settings = {});
 
-  // capture_forbidden: the stream is being captured, which would see the first contents for ever.
-  // moved_from: the buffer is empty; bad_stream: it was made for another thread's default stream. A
-  // failure leaves the copies before it queued, and the buffer
+  // capture_forbidden: the stream is being captured; every launch of the graph would copy the first
+  // contents again. moved_from: the buffer is empty; bad_stream: it was created for another
+  // thread's default stream. After a failure the earlier copies stay queued, and the buffer is
   // usable.
 
-  /// Queues copies of all of `from`. When it returns, `from` was read and may be changed or freed;
-  /// the copies happen in the stream's order.
+  /// Queues copies of all of `from`. When it returns, `from` has been read and may be changed or
+  /// freed; the copies run in the stream's order.
   result<void> upload(void* to, std::span<const std::byte> from);
   /// Waits for the stream and copies: when it returns, `to` holds the data.
   result<void> download(std::span<std::byte> to, const void* from);
 
-  /// The same without a copy by the host: `produce(piece, offset)` writes pinned memory in place,
-  /// piece by piece in order; it must not throw.
+  /// upload() without a copy by the host: `produce(piece, offset)` writes the pinned memory in
+  /// place, piece by piece in order; it must not throw.
   template <class Produce>
   result<void> upload_with(void* to, bytes size, Produce&& produce) {
     return upload_pieces(
@@ -63,7 +65,8 @@ class WEIR_API staging_buffer {
         },
         context_of(produce));
   }
-  /// `consume(piece, offset)` reads pinned memory in place; it must not throw.
+  /// download() without a copy by the host: `consume(piece, offset)` reads the pinned memory in
+  /// place, piece by piece in order; it must not throw.
   template <class Consume>
   result<void> download_with(const void* from, bytes size, Consume&& consume) {
     return download_pieces(
@@ -75,6 +78,7 @@ class WEIR_API staging_buffer {
         context_of(consume));
   }
 
+  /// The size of each half, as given to create().
   [[nodiscard]] bytes chunk() const noexcept { return bytes{halves_[0].memory.size()}; }
 
  private:

@@ -6,10 +6,10 @@
 //   {
 //     auto view = field.view().value();                     // waits for that stream
 //     for (float& each : view) each *= 2;
-//   }                                                       // until here devices are refused
+//   }                                                       // until here use_on() is refused
 //   launch(field.use_on(stream).value(), stream);
 //
-// docs/unified-memory.md tells about views, prefetches, advice, and old devices.
+// docs/unified-memory.md explains views, prefetches, advice, and devices without concurrent access.
 #pragma once
 
 #include <cstddef>
@@ -100,18 +100,24 @@ class WEIR_API managed_block {
 }  // namespace detail
 
 /// Elements of managed memory that the host may read and, unless T is const, write while this
-/// object lives: the work that used them is over, and the buffer gives them to no stream. Keeps the
-/// memory alive, should the buffer go first.
+/// object exists. The work that used them is complete, and use_on() refuses streams. Keeps the
+/// memory alive if the buffer is destroyed first.
 template <class T>
 class host_view {
  public:
+  /// The elements, valid while the view exists.
   [[nodiscard]] std::span<T> span() const noexcept { return elements_; }
   operator std::span<T>() const noexcept { return elements_; }
+  /// The address of the first element.
   [[nodiscard]] T* data() const noexcept { return elements_.data(); }
+  /// The number of elements.
   [[nodiscard]] std::size_t size() const noexcept { return elements_.size(); }
+  /// Whether there are no elements.
   [[nodiscard]] bool empty() const noexcept { return elements_.empty(); }
+  /// Iterators over the elements.
   [[nodiscard]] auto begin() const noexcept { return elements_.begin(); }
   [[nodiscard]] auto end() const noexcept { return elements_.end(); }
+  /// One element; `index` is not checked.
   [[nodiscard]] T& operator[](std::size_t index) const noexcept { return elements_[index]; }
 
  private:
@@ -124,38 +130,39 @@ class host_view {
   detail::view_hold hold_;
 };
 
-/// Elements `first` … `first + count` - 1 of a buffer; by default all. Advice and
-/// prefetches are rounded outwards to pages by the driver.
+/// The elements `first` … `first + count` - 1 of a buffer; by default all. The driver extends the
+/// ranges of advice and prefetches to whole pages.
 struct element_range {
-  std::size_t first = 0;
+  std::size_t first = 0;                                        ///< index of the first element
   std::size_t count = std::numeric_limits<std::size_t>::max();  ///< to the end
 };
 
-/// Managed memory with an enforced rule of who may touch it.
+/// Managed memory with enforced turns of the host and the devices.
 ///
-/// Streams get the elements from use_on(), the host gets them from view(), which waits for
-/// those streams; while a view lives use_on() refuses, and so do prefetches, attach() and
-/// resize(). Streams that weir created may be destroyed at any time; others must outlive the next
-/// view(), or the buffer.
+/// Streams get the elements from use_on(). The host gets them from view(), which waits for those
+/// streams. While a view exists, use_on(), prefetches, attach() and resize() fail. A weir::stream
+/// may be destroyed at any time; other streams must outlive the next view(), or the buffer.
 ///
-/// Owns its memory, which is freed when the buffer and its views are gone and the streams have
-/// completed the work on it: the last owner waits. Keeps its runtime alive. Any thread may call,
-/// except to move, close or resize it; but work that one thread queues after use_on() is
-/// seen by another's view() only once it is queued, so the program keeps the two apart.
+/// Owns its memory, which is freed when the buffer and its views have ended and the streams have
+/// completed their work on it: the last owner waits. Keeps its runtime alive. Thread-safe, except
+/// to move, close or resize it. A view() sees work of another thread only after that thread has
+/// queued it, so the program must order use_on() with its launch before the view().
 template <class T>
 class unified_buffer {
   static_assert(std::is_trivially_copyable_v<T> && !std::is_const_v<T>);
 
  public:
+  /// The element type.
   using value_type = T;
 
   /// Empty, like one that was closed or moved from: calls return moved_from.
   unified_buffer() noexcept = default;
 
-  /// `count` elements for the stream's device, undefined or zeros. The zeros are written by a fill
-  /// that is queued on the stream; for attachment::host by the host, before the call returns.
-  /// invalid_argument: `count` is zero; size_overflow: there is no such size; not_supported: the
-  /// device has no managed memory; capture_forbidden: the stream is being captured.
+  /// A buffer of `count` elements for the stream's device, undefined or zero. The zeros are written
+  /// by a fill that is queued on the stream; for attachment::host by the host, before the call
+  /// returns. invalid_argument: `count` is zero; size_overflow: the size does not fit;
+  /// not_supported: the device has no managed memory; capture_forbidden: the stream is being
+  /// captured.
   [[nodiscard]] static result<unified_buffer> create(std::size_t count, const stream_ref& stream,
                                                      contents initial = contents::undefined,
                                                      attachment mode = attachment::global) {
@@ -166,37 +173,43 @@ class unified_buffer {
                                                      attachment mode = attachment::global) {
     return create(count, stream, contents::zeroed, mode);
   }
-  /// The elements of `values`, copied by the host before the call returns.
+  /// A copy of `values`, made by the host before the call returns.
   [[nodiscard]] static result<unified_buffer> copy_of(std::span<const T> values,
                                                       const stream_ref& stream,
                                                       attachment mode = attachment::global) {
     return allocate(values.size(), contents::undefined, values.data(), stream, mode);
   }
-  /// Waits for the streams that use the memory and frees it, now or with the last view, and returns
-  /// the driver's answer. Empty afterwards in any case.
+  /// Waits for the streams that use the memory and frees it, now or with the last view. Returns the
+  /// driver's result. Empty afterwards, also on failure.
   result<void> close() noexcept { return memory_.close(); }
+  /// Whether it owns memory.
   explicit operator bool() const noexcept { return static_cast<bool>(memory_); }
 
+  /// The number of elements.
   [[nodiscard]] std::size_t size() const noexcept { return memory_.size().count() / sizeof(T); }
+  /// Whether there are no elements.
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+  /// The number of bytes of all elements.
   [[nodiscard]] bytes size_bytes() const noexcept { return memory_.size(); }
-  /// The address, one for the host and the devices; use_on() and view() say who may follow
-  /// it when.
+  /// The address, the same for the host and the devices. use_on() and view() control who may use
+  /// it.
   [[nodiscard]] T* data() noexcept { return first(); }
   [[nodiscard]] const T* data() const noexcept { return first(); }
-  /// The elements for code that must not touch them; records no stream.
+  /// Address and number of the elements; gives no access and records no stream.
   [[nodiscard]] device_span<T> span() noexcept { return {first(), size()}; }
   [[nodiscard]] device_span<const T> span() const noexcept { return {first(), size()}; }
-  /// Needs one that is not empty.
+  /// The device of the memory. Precondition: the buffer is not empty.
   [[nodiscard]] weir::device device() const noexcept { return memory_.device(); }
+  /// Who may use the memory. Precondition: the buffer is not empty.
   [[nodiscard]] attachment attached() const noexcept { return memory_.attached(); }
 
   // --- Devices ----------------------------------------------------------------------------------
 
-  /// The elements, for work that is queued on `stream` next; it may be of another device.
-  /// not_ready: a host view lives (of any unified buffer, where the device has no concurrent
-  /// managed access, but for memory of the host or of another stream); bad_stream, not_permitted:
-  /// on such a device, the memory is attached to another stream, or to the host.
+  /// The elements, for work that is queued on `stream` next; the stream may belong to another
+  /// device. not_ready: a host view exists. On a device without concurrent managed access, a view
+  /// of any unified buffer counts, except of memory attached to the host or to another stream;
+  /// there, bad_stream: this memory is attached to another stream; not_permitted: it is attached to
+  /// the host.
   [[nodiscard]] result<device_span<T>> use_on(const stream_ref& stream) {
     WEIR_TRY(memory_.use_on(stream));
     return span();
@@ -208,12 +221,13 @@ class unified_buffer {
 
   // --- The host ---------------------------------------------------------------------------------
 
-  /// Waits for the recorded streams, and, where the device has no concurrent managed
-  /// access, for all its work. capture_forbidden: one of the streams is being captured.
+  /// A view of the elements, after waiting for the streams of use_on(). On a device without
+  /// concurrent managed access it waits for all work. capture_forbidden: one of the streams is
+  /// being captured.
   [[nodiscard]] result<host_view<T>> view() { return viewed<T>(memory_.view()); }
   [[nodiscard]] result<host_view<const T>> view() const { return viewed<const T>(memory_.view()); }
-  /// The same, waiting only for `last_use`, which the caller recorded behind all work on the
-  /// buffer. capture_forbidden: a recorded stream is being captured, and the event may be in the
+  /// The same, but waits only for `last_use`, which the caller recorded after all work on the
+  /// buffer. capture_forbidden: a stream of use_on() is being captured, and the event may be in the
   /// capture.
   [[nodiscard]] result<host_view<T>> view(const event& last_use) {
     return viewed<T>(memory_.view(last_use));
@@ -221,55 +235,59 @@ class unified_buffer {
   [[nodiscard]] result<host_view<const T>> view(const event& last_use) const {
     return viewed<const T>(memory_.view(last_use));
   }
-  /// Does not wait. not_ready: a stream has not finished; not_supported: nobody can tell without
-  /// waiting, because the device has no concurrent managed access and the memory is global.
+  /// A view without waiting. not_ready: a stream has not completed its work; not_supported: this
+  /// cannot be known without waiting, because the device has no concurrent managed access and the
+  /// memory is global.
   [[nodiscard]] result<host_view<T>> try_view() { return viewed<T>(memory_.try_view()); }
   [[nodiscard]] result<host_view<const T>> try_view() const {
     return viewed<const T>(memory_.try_view());
   }
-  /// The elements without any check: the caller knows that no device writes what the host reads or
-  /// touches what the host writes, and that the device has concurrent managed access or is idle.
+  /// The elements without any check. The caller guarantees that no device writes what the host
+  /// reads, or accesses what the host writes, and that the device has concurrent managed access or
+  /// is idle.
   [[nodiscard]] std::span<T> unsafe_span() noexcept { return {first(), size()}; }
   [[nodiscard]] std::span<const T> unsafe_span() const noexcept { return {first(), size()}; }
 
   // --- Placement --------------------------------------------------------------------------------
-  // invalid_argument: elements outside the buffer, or none; not_supported: the named device has no
-  // concurrent managed access; no_device: there is none of that number.
+  // invalid_argument: the range exceeds the buffer or is empty; not_supported: the device of the
+  // place has no concurrent managed access; no_device: the device does not exist.
 
-  /// Queues the move of the pages on the stream.
+  /// Queues a migration of the pages to `target` on the stream.
   result<void> prefetch(managed_place target, const stream_ref& stream,
                         element_range range = {}) const {
     WEIR_TRY_VALUE(part, part_of(range));
     return memory_.prefetch(part, target, stream);
   }
-  /// Mostly read: each reader gets a copy; a write ends all but the writer's.
+  /// Advises that the elements are mostly read: each reader gets a copy; a write discards the
+  /// others.
   result<void> advise_read_mostly(bool enabled = true, element_range range = {}) const {
     WEIR_TRY_VALUE(part, part_of(range));
     return memory_.read_mostly(part, enabled);
   }
-  /// Where pages should stay; nullopt withdraws the advice.
+  /// Advises where the pages should stay; nullopt withdraws the advice.
   result<void> advise_preferred(std::optional<managed_place> place,
                                 element_range range = {}) const {
     WEIR_TRY_VALUE(part, part_of(range));
     return memory_.prefer(part, place);
   }
-  /// The accessor reaches the pages without moving them.
+  /// Advises that `accessor` uses the pages where they are, without migrating them.
   result<void> advise_accessed_by(managed_place accessor, bool enabled = true,
                                   element_range range = {}) const {
     WEIR_TRY_VALUE(part, part_of(range));
     return memory_.accessed_by(part, accessor, enabled);
   }
+  /// The advice that is in effect for the elements, and their last prefetch.
   [[nodiscard]] result<managed_range_info> info(element_range range = {}) const {
     WEIR_TRY_VALUE(part, part_of(range));
     return memory_.info(part);
   }
-  /// Changes who may use the memory, in the stream's order; attachment::single gives it to that
-  /// stream, which must not be the legacy one (invalid_argument). not_ready: a host view lives.
+  /// Changes who may use the memory, in the stream's order. attachment::single assigns it to that
+  /// stream, which must not be a default stream (invalid_argument). not_ready: a host view exists.
   result<void> attach(attachment mode, const stream_ref& stream) const {
     return memory_.attach(mode, stream);
   }
-  /// Other memory with `count` elements: the old ones as far as there are, then zeros. Waits for
-  /// the streams that use the old memory; advice for it is lost.
+  /// Moves to new memory of `count` elements: the old ones as far as they fit, then zeros. Waits
+  /// for the streams that use the old memory; its advice is lost.
   result<void> resize(std::size_t count, const stream_ref& stream) {
     WEIR_TRY_VALUE(size, detail::size_of_elements(count, sizeof(T)));
     return memory_.resize(size, stream);

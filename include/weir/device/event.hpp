@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events: marks in the order of a stream; a pool of them; and the guard that keeps captures whole.
+// Events: marks in the order of a stream; a pool of events; and a guard for queries during
+// captures.
 #pragma once
 
 #include <chrono>
@@ -16,24 +17,25 @@
 
 namespace weir { inline namespace v0 {
 
+/// The choices of an event.
 struct event_options {
-  bool timing = false;         ///< needed by elapsed(); makes recording dearer
+  bool timing = false;         ///< needed by elapsed(); makes recording more expensive
   bool interprocess = false;   ///< can be opened by another process; excludes timing
   bool blocking_sync = false;  ///< synchronize() sleeps instead of spinning
 };
 
-/// A mark that is recorded behind the work queued on a stream and is complete when that work is.
+/// A mark that is recorded after the work queued on a stream and is complete when that work is.
 ///
-/// Holds an event unless moved from or closed; keeps its runtime alive. Never recorded counts as
-/// complete. Recording again moves the mark; waits queued before keep waiting for the old place.
-/// Destroying an event that is not complete yet is safe. Any thread may record, query and wait;
-/// moving and closing need to be alone. Record, query and wait cost one driver call each
-/// (160–225 ns) besides the scope.
+/// Holds an event unless moved from or closed; keeps its runtime alive. An event that was never
+/// recorded counts as complete. Recording again moves the mark; earlier waits keep waiting for the
+/// old mark. An event can be destroyed before it is complete. Any thread may record, query and
+/// wait; no other call may run while it is moved or closed. Record, query and wait cost one driver
+/// call each (160–225 ns) plus the scope.
 ///
 /// Calls on an empty event return moved_from, or closed after close().
 class WEIR_API event {
  public:
-  /// invalid_argument: both timing and interprocess.
+  /// A new event of the device. invalid_argument: both timing and interprocess.
   [[nodiscard]] static result<event> create(weir::device owner, event_options settings = {});
   /// An event of another process.
   [[nodiscard]] static result<event> import_handle(weir::device owner,
@@ -42,22 +44,25 @@ class WEIR_API event {
   event(event&& other) noexcept;
   event& operator=(event&& other) noexcept;
 
-  /// Destroys the event now and says what came of it. The object is empty afterwards in any case.
+  /// Destroys the event now and returns the driver's result. The object is empty afterwards, also
+  /// on failure.
   result<void> close() noexcept;
+  /// Whether it holds an event.
   explicit operator bool() const noexcept { return home_ != nullptr; }
 
-  /// bad_stream: the stream is on another device than the event.
+  /// Records the mark after the work queued on the stream. bad_stream: the stream belongs to
+  /// another device than the event.
   result<void> record(const stream_ref& stream);
   result<void> record(const stream_ref& stream, const context_scope& scope);
 
-  /// Behind everything that was queued in the device's context so far, on whatever stream, known to
-  /// weir or not. Fails while a stream of the context is being captured, and breaks that capture.
-  /// not_supported: the driver is older than CUDA 12.5.
+  /// Records the mark after everything that was queued in the device's context so far, on all
+  /// streams, known to weir or not. Fails while a stream of the context is being captured, and
+  /// invalidates that capture. not_supported: the driver is older than CUDA 12.5.
   result<void> record_all(const context_scope& scope);
 
-  /// Whether the work before the mark is done. While a capture is under way anywhere in the process
-  /// this call fails and breaks that capture, unless the thread is in relaxed mode: see
-  /// thread_capture_mode_guard. An event recorded inside a capture cannot be queried at all
+  /// Whether the work before the mark is complete. While any capture is in progress in the process
+  /// this call fails and invalidates that capture, unless the thread is in relaxed mode: see
+  /// thread_capture_mode_guard. An event recorded inside a capture cannot be queried
   /// (capture_forbidden).
   [[nodiscard]] result<bool> is_complete() const;
   [[nodiscard]] result<bool> is_complete(const context_scope& scope) const;
@@ -69,9 +74,9 @@ class WEIR_API event {
   /// For import_handle() in another process; the event must be interprocess.
   [[nodiscard]] result<driver::CUipcEventHandle> export_handle() const;
 
-  /// Null if empty.
+  /// The driver's handle; null if empty.
   [[nodiscard]] ::CUevent_st* handle() const noexcept { return handle_; }
-  /// Needs an event that was not moved from or closed.
+  /// The event's device. Precondition: the event was not moved from or closed.
   [[nodiscard]] weir::device device() const noexcept;
 
  private:
@@ -89,30 +94,35 @@ class WEIR_API event {
   bool closed_ = false;
 };
 
-/// Events of one device (without timing), for reuse.
+/// A pool of reusable events of one device, without timing.
 ///
-/// Holds at most `keep` idle events and creates one when none is idle; what is released beyond that
-/// is destroyed. An event may be released before it is complete, and whoever acquires it next
-/// records it anew: waits already queued on it are not affected. Acquired events may outlive the
-/// pool. Any thread may acquire and release; a lock is held for a few instructions, never around a
-/// driver call.
+/// Holds at most `keep` idle events and creates one if none is idle; further released events are
+/// destroyed. An event may be released before it is complete: its next owner records it again, and
+/// waits that are already queued are not affected. Acquired events may outlive the pool.
+/// Thread-safe; a lock is held for a few instructions, never during a driver call.
 class WEIR_API event_pool {
  public:
+  /// How many idle events a pool keeps by default.
   static constexpr std::size_t default_keep = 1024;
 
+  /// An empty pool; makes no driver call.
   explicit event_pool(weir::device owner, std::size_t keep = default_keep);
   ~event_pool();
   event_pool(const event_pool&) = delete;
   event_pool& operator=(const event_pool&) = delete;
 
+  /// An idle event, or a new one.
   [[nodiscard]] result<event> acquire();
-  /// foreign_pointer: the event is of another device or has not the pool's settings; moved_from or
-  /// closed: it is empty. `idle` is empty afterwards if this succeeds.
+  /// Returns an event to the pool; `idle` is empty afterwards on success. foreign_pointer: the
+  /// event belongs to another device or has other settings than the pool's; moved_from or closed:
+  /// it is empty.
   result<void> release(event&& idle);
   /// Destroys the idle events; reports the first failure but destroys all.
   result<void> trim();
 
+  /// How many idle events the pool holds now.
   [[nodiscard]] std::size_t idle() const;
+  /// The device of the events.
   [[nodiscard]] weir::device device() const noexcept;
 
  private:
@@ -122,19 +132,21 @@ class WEIR_API event_pool {
   std::vector<::CUevent_st*> idle_;
 };
 
-/// Puts the calling thread's capture mode to relaxed and back, so that calls which are forbidden
-/// while a capture runs (event queries, plain allocation) neither fail nor break it.
+/// Sets the calling thread's capture mode to relaxed until the end of the scope, so that calls
+/// which are forbidden during a capture (event queries, plain allocation) neither fail nor
+/// invalidate it.
 ///
-/// Stays on the thread and in the block where it was made. Costs one driver call at each end. Says
-/// nothing about the thread's own captures: events recorded inside one still cannot be queried.
+/// Must end on the thread and in the block that created it. Costs one driver call at each end.
+/// Events recorded inside a capture still cannot be queried.
 class WEIR_API thread_capture_mode_guard {
  public:
+  /// Changes the mode; test the guard for success.
   [[nodiscard]] explicit thread_capture_mode_guard(weir::device device) noexcept;
   ~thread_capture_mode_guard();
   thread_capture_mode_guard(const thread_capture_mode_guard&) = delete;
   thread_capture_mode_guard& operator=(const thread_capture_mode_guard&) = delete;
 
-  /// Whether the mode was changed; if not, error() says why and calls go on in the old mode.
+  /// Whether the mode was changed. If not, error() says why, and calls run in the old mode.
   explicit operator bool() const noexcept { return exchanged_; }
   [[nodiscard]] weir::error error() const;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir::memory_source: where a pool gets its memory, if not from the driver.
+// weir::memory_source: the interface through which a pool gets memory from elsewhere than the
+// driver.
 //
 //   std::shared_ptr<weir::memory_source> source = registered;  // ncclMemAlloc, a suspendable heap
 //   auto pool = memory.create_pool("comms", {.source = source}).value();
@@ -17,39 +18,40 @@
 
 namespace weir { inline namespace v0 {
 
-/// Device memory from anywhere: large segments for the pools of a caching_allocator, which place
-/// and reuse blocks in them, and single blocks for a bin_pool.
+/// The interface of a source of device memory: segments for the pools of a caching_allocator, which
+/// place and reuse blocks in them, and single blocks for a bin_pool.
 ///
-/// Shared by the pools made on it; the last of them to end, once its memory went back, lets it go.
-/// Called from any thread with the context of the pool's device current. A caching_allocator calls
-/// it with its lock held, so one thread at a time, and with the thread's capture mode relaxed; a
-/// bin_pool calls it without a lock, from several threads at once. It and its destructor must not
-/// use that allocator or pool, nor wait for a thread that may. What it throws is caught:
-/// std::bad_alloc becomes no_host_memory, all else internal.
+/// Shared by the pools created on it, and kept alive until the last of them has returned its
+/// memory. Called from any thread with the context of the pool's device current. A
+/// caching_allocator calls it with its lock held, so from one thread at a time, and with the
+/// thread's capture mode relaxed. A bin_pool calls it without a lock, from several threads at once.
+/// It and its destructor must not use that allocator or pool, nor wait for a thread that may.
+/// Exceptions are caught: std::bad_alloc becomes no_host_memory, all others internal.
 ///
-/// Under an allocator's pool it may take the memory away and put it back at the same addresses, as
-/// long as no work uses it: the pool neither reads nor maps anything there.
+/// The source of an allocator's pool may unmap the memory and map it again at the same addresses
+/// while no work uses it: the pool neither reads nor maps anything there.
 class WEIR_API memory_source {
  public:
   virtual ~memory_source();
   memory_source(const memory_source&) = delete;
   memory_source& operator=(const memory_source&) = delete;
 
-  /// `size` bytes on the pool's device for work of `stream`, aligned to 512, that nothing uses any
-  /// more. The stream may be in a capture, which a question for its id would spoil. A bin_pool
-  /// names the legacy stream: its blocks go to any stream. out_of_memory, or null: there are none
-  /// now; the pool then releases what it caches and asks again. Any other error is the request's.
+  /// Returns `size` unused bytes on the pool's device for work of `stream`, aligned to 512. The
+  /// stream may be in a capture, which querying its id would invalidate. A bin_pool passes the
+  /// legacy stream, because its blocks go to any stream. After out_of_memory or null the pool
+  /// releases its cache and calls again. Any other error fails the request.
   [[nodiscard]] virtual result<void*> allocate(bytes size, const stream_ref& stream) = 0;
-  /// What allocate() returned, with the same size; no work uses it any more. On failure the memory
-  /// stays the pool's, and counts; it is offered again whenever memory is released.
+  /// Takes back what allocate() returned, with the same size; no work uses it any more. On failure
+  /// the memory stays with the pool and counts as reserved; it is offered again when memory is
+  /// released.
   virtual result<void> deallocate(void* memory, bytes size) = 0;
 
  protected:
   memory_source() = default;
 };
 
-/// A source made of anything that hands out memory in no stream's order: a synchronous_resource
-/// over another allocator, for example.
+/// A memory_source over any type with try_allocate(size, alignment) and try_deallocate(pointer,
+/// size), for example a synchronous_resource over another allocator.
 template <class Memory>
 requires requires(Memory& memory, void* pointer, bytes size) {
   { memory.try_allocate(size, size) } -> std::same_as<result<void*>>;

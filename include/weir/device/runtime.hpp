@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine that weir works on: a real driver or a simulated one, behind the same table.
+// weir::runtime: a real or a simulated driver with its devices, behind the same table of calls.
 #pragma once
 
 #include <memory>
@@ -29,38 +29,38 @@ namespace detail {
 }  // namespace detail
 #endif
 
-/// What a runtime says about itself, for people to read. Code must not decide by it.
+/// A description of a runtime for people. Programs must not base decisions on it.
 struct runtime_description {
   /// The library that was opened, or "simulated".
   std::string driver;
   int driver_version = 0;  ///< 13000 is CUDA 13.0
-  /// Optional calls this driver does not have.
+  /// Optional calls that this driver lacks.
   std::vector<std::string_view> missing_calls;
-  /// Why no real driver is used, where the best available one was asked for and is simulated.
+  /// Why no real driver is used, if the automatic choice ended in a simulated one.
   std::optional<error> no_real_driver;
 };
 
 /// "simulated, CUDA 13.0", what the driver lacks, and why no real driver is used.
 [[nodiscard]] WEIR_API std::string to_string(const runtime_description& description);
 
-/// A driver with its devices.
+/// An initialised driver with its devices.
 ///
-/// Devices and what they can do are asked once, when the runtime is opened, and do not change. The
-/// driver is initialised; contexts are created when first needed (device.hpp). Shared: every object
-/// that owns something of the driver (stream, event, address range, physical handle, mapping, event
-/// pool) keeps its runtime alive, so no order of destruction is wrong. Any thread may use it. The
-/// primary contexts it retained are released with it.
+/// Devices and their capabilities are queried once, when the runtime is opened, and do not change.
+/// Contexts are created when first needed (device.hpp). Shared: every object that owns something of
+/// the driver (stream, event, address range, physical handle, mapping, event pool) keeps its
+/// runtime alive, so objects can be destroyed in any order. Thread-safe. The retained primary
+/// contexts are released with it.
 ///
-/// At the end of the process, and in a forked child, nothing needs to be done: calls return
-/// errc::driver_gone, destructors touch no driver and report nothing.
+/// At the end of the process, and in a forked child, calls return errc::driver_gone; destructors
+/// make no driver call and report nothing.
 class WEIR_API runtime : public std::enable_shared_from_this<runtime> {
  public:
   /// What the environment asks for, and the initial options for the rest. A variable that cannot be
   /// read is reported once and counts as unset.
   [[nodiscard]] static result<std::shared_ptr<runtime>> open();
-  /// What `settings` ask for. Automatic is the best available: the real driver if this machine has
-  /// one with a device, else a simulated machine. Only the lack of a usable driver or of a device
-  /// leads to simulation; a driver that is there but fails is an error.
+  /// The runtime that `settings` choose. Automatic means the real driver if this machine has one
+  /// with a device, otherwise a simulated machine. Simulation is chosen only if no usable driver or
+  /// no device exists; a driver that fails is an error.
   [[nodiscard]] static result<std::shared_ptr<runtime>> open(const options& settings);
   /// The real driver. no_device: there is a driver but no device.
   [[nodiscard]] static result<std::shared_ptr<runtime>> open_cuda(
@@ -78,12 +78,16 @@ class WEIR_API runtime : public std::enable_shared_from_this<runtime> {
   runtime(const runtime&) = delete;
   runtime& operator=(const runtime&) = delete;
 
+  /// The number of devices.
   [[nodiscard]] int device_count() const noexcept;
-  /// no_device: the id is outside 0 … device_count() - 1.
+  /// The device with this id. no_device: the id is outside 0 … device_count() - 1.
   [[nodiscard]] result<weir::device> device(device_id id) const;
 
+  /// The table of driver calls.
   [[nodiscard]] const driver::table& driver() const noexcept;
+  /// The CUDA version that the driver supports; 13000 is CUDA 13.0.
   [[nodiscard]] int driver_version() const noexcept;
+  /// What was opened, for people to read.
   [[nodiscard]] const runtime_description& describe() const noexcept;
 
  private:

@@ -23,26 +23,26 @@
 
 namespace weir { inline namespace v0 {
 
-/// From now on every allocator and pool of the device counts the stream's work, though no request
-/// may ever name it. Watching twice is watching once; a weir::stream need not be watched. One event
-/// more whenever memory is about to change streams, nothing otherwise.
+/// From now on every allocator and pool of the device takes the stream's work into account, even if
+/// no request names it. Idempotent; a weir::stream need not be watched. Costs one more event
+/// whenever memory is about to change streams, otherwise nothing.
 ///
-/// A stream that is watched must be unwatched before it is destroyed: the driver does not survive a
-/// query of a stream that is destroyed. bad_stream: a per-thread default stream.
+/// Unwatch the stream before it is destroyed: querying a destroyed stream crashes the driver.
+/// bad_stream: a per-thread default stream.
 WEIR_API result<void> watch_stream(const stream_ref& stream);
 
-/// The stream will not be used any more: its last work is marked, and it is never queried again.
-/// The same as release_stream() of every allocator and pool of the device.
+/// Declares that the stream will not be used any more: its last work is marked, and it is never
+/// queried again. The same as release_stream() of every allocator and pool of the device.
 WEIR_API result<void> unwatch_stream(const stream_ref& stream);
 
-/// Appends streams that it knows of, each with a known id (stream_ref::identified()). Called by
+/// A function that appends streams, each with a known id (stream_ref::identified()). Called by
 /// allocators with locks held, on any thread, whenever memory is about to change streams: it must
-/// not call weir, wait or throw. Streams it has named are watched from then on.
+/// not call weir, wait or throw. The streams that it returns are watched from then on.
 using stream_source = std::function<void(std::vector<stream_ref>& streams)>;
 
-/// A stream_source stays until this goes. When it has gone the source is not called any more: its
-/// end waits for other threads that are inside the source, so it must not come with a lock that the
-/// source takes, nor inside the source.
+/// Keeps a stream_source registered. Its end waits for threads that are inside the source; after
+/// that the source is not called any more. So it must not end inside the source, nor with a lock
+/// held that the source takes.
 class WEIR_API stream_source_registration {
  public:
   stream_source_registration() noexcept = default;
@@ -50,6 +50,7 @@ class WEIR_API stream_source_registration {
   stream_source_registration(stream_source_registration&& other) noexcept;
   stream_source_registration& operator=(stream_source_registration&& other) noexcept;
 
+  /// Whether a source is registered by this object.
   explicit operator bool() const noexcept { return home_ != nullptr; }
 
  private:
@@ -62,7 +63,8 @@ class WEIR_API stream_source_registration {
   std::uint64_t key_ = 0;
 };
 
-/// For whoever hands out streams to others, as frameworks do. invalid_argument: an empty source.
+/// Registers a source of streams, for frameworks that create streams for others. invalid_argument:
+/// the source is empty.
 [[nodiscard]] WEIR_API result<stream_source_registration> watch_streams(weir::device device,
                                                                         stream_source source);
 

@@ -94,14 +94,14 @@ struct host_arena_stats {
 
   // Since the arena was made.
   std::uint64_t allocations = 0;  ///< successful ones, of more than zero bytes
-  std::uint64_t frees = 0;
-  std::uint64_t hits = 0;        ///< allocations served without waiting for memory to be pinned
-  std::uint64_t misses = 0;      ///< allocations that had to wait for it
-  std::uint64_t failures = 0;    ///< requests that ended without memory
-  std::uint64_t pins = 0;        ///< segments that were pinned, …
-  std::uint64_t pins_ahead = 0;  ///< … of these by helper threads or reserve()
-  std::uint64_t unpins = 0;      ///< segments that were given back
-  std::uint64_t events = 0;      ///< recorded to know when freed memory is free for others
+  std::uint64_t frees = 0;        ///< successful ones
+  std::uint64_t hits = 0;         ///< allocations served without waiting for memory to be pinned
+  std::uint64_t misses = 0;       ///< allocations that had to wait for it
+  std::uint64_t failures = 0;     ///< requests that ended without memory
+  std::uint64_t pins = 0;         ///< segments that were pinned, …
+  std::uint64_t pins_ahead = 0;   ///< … of these by helper threads or reserve()
+  std::uint64_t unpins = 0;       ///< segments that were given back
+  std::uint64_t events = 0;       ///< recorded to know when freed memory is free for others
   std::chrono::nanoseconds pin_time{};  ///< spent pinning, on all threads together
 
   friend bool operator==(const host_arena_stats&, const host_arena_stats&) = default;

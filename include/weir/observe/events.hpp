@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to memory, as plain records, and the sink that receives them.
+// Memory events as plain records, and the sink that receives them.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,22 @@ namespace weir { inline namespace v0 {
 /// A pool inside an allocator; 0 is the allocator's own.
 using pool_id = id<struct pool_kind, std::uint32_t>;
 
+/// What happened; the comments list the fields of memory_event that the kind sets.
 enum class memory_event_kind : std::uint8_t {
-  allocate,       ///< address, size (asked for), rounded, stream
+  allocate,       ///< address, size (as requested), rounded, stream
   deallocate,     ///< address, size, rounded, stream (of the free)
   record_stream,  ///< address, stream
   wait,           ///< `stream` waits for `other` before it reuses memory
   reserve,        ///< address, size: physical memory was created and mapped there
-  move,           ///< size bytes of physical memory went from `other_address` to address
-  release,        ///< address, size: physical memory goes back to the driver, after this event; a
+  move,           ///< size bytes of physical memory were remapped from `other_address` to address
+  release,        ///< address, size: physical memory is returned to the driver, after this event; a
                   ///< `reserve` follows if the driver refuses
-  out_of_memory,  ///< size could not be had: no room, or the tag's limit
-  capture_begin,  ///< stream, pool: allocations on the stream come from the pool now
+  out_of_memory,  ///< a request of this size failed: not enough memory, or the tag's limit
+  capture_begin,  ///< stream, pool: allocations on the stream come from the pool from now on
   capture_end,    ///< stream, pool
   pool_created,   ///< pool
-  pool_released,  ///< pool: nobody holds it any more
-  limit,          ///< size: the most from here on, of all memory or of the tag's
+  pool_released,  ///< pool: its last handle is gone
+  limit,          ///< size: the new limit, of all memory or of the tag's
   suspended,      ///< pool, tag it was declared for, size: live blocks lost their memory; rounded:
                   ///< contents that the host keeps
   resumed,        ///< the same, and rounded: contents that came back
@@ -40,21 +41,22 @@ enum class memory_event_kind : std::uint8_t {
 /// The same.
 [[nodiscard]] WEIR_API std::string to_string(memory_event_kind kind);
 
-/// One thing that happened. What a kind does not mention is 0.
+/// One memory event. Fields that its kind does not set are 0.
 struct memory_event {
-  memory_event_kind kind{};
-  std::uint16_t tag = 0;  ///< tag::number()
-  device_id device{};
-  pool_id pool{};
-  stream_id stream{};
-  stream_id other{};
-  std::uint64_t address = 0;
-  std::uint64_t other_address = 0;
-  std::uint64_t size = 0;
-  std::uint64_t rounded = 0;
+  memory_event_kind kind{};         ///< what happened
+  std::uint16_t tag = 0;            ///< tag::number()
+  device_id device{};               ///< the allocator's device
+  pool_id pool{};                   ///< the pool of the memory; 0 is the allocator's own
+  stream_id stream{};               ///< the stream of the request, free or use
+  stream_id other{};                ///< of a wait: the stream that is waited for
+  std::uint64_t address = 0;        ///< the start of the block or of the physical memory
+  std::uint64_t other_address = 0;  ///< of a move: where the memory was mapped before
+  std::uint64_t size = 0;           ///< in bytes, as requested
+  std::uint64_t rounded = 0;        ///< in bytes, rounded to whole blocks
 };
 
-/// "allocate 0x7f0000000000 size 1000 rounded 1024 stream 7": what is not 0, sizes exactly.
+/// "allocate 0x7f0000000000 size 1000 rounded 1024 stream 7": the fields that are not 0, sizes in
+/// bytes.
 [[nodiscard]] WEIR_API std::string to_string(const memory_event& event);
 
 /// Receives the events of an allocator, in an order in which they can have happened: a block's
@@ -66,6 +68,7 @@ struct memory_event {
 class WEIR_API event_sink {
  public:
   virtual ~event_sink();
+  /// Receives one event.
   virtual void on_event(const memory_event& event) noexcept = 0;
 
   /// Whether on_existing() is to be called when the sink is added. The default is false.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tags: what memory is for, so that counters, limits and reports can be told apart by it.
+// Tags: names for the purpose of memory, with their own counters, limits and reports.
 #pragma once
 
 #include <compare>
@@ -24,14 +24,15 @@ class WEIR_API tag {
   static constexpr std::uint16_t most = 1024;
 
   constexpr tag() noexcept = default;
-  /// The tag of that name, made at first sight. invalid_argument: the name is empty or longer than
-  /// 255 bytes; limit_exceeded: there are `most` names already; no_host_memory.
+  /// The tag of that name, created by its first use. invalid_argument: the name is empty or longer
+  /// than 255 bytes; limit_exceeded: the process has `most` names already; no_host_memory.
   [[nodiscard]] static result<tag> named(std::string_view name);
-  /// The tag with that number, as events and snapshots carry it. not_found: no name has it.
+  /// The tag with that number, as in events and snapshots. not_found: no tag has it.
   [[nodiscard]] static result<tag> numbered(std::uint16_t number);
 
+  /// The small number that stands for the name in events and snapshots.
   [[nodiscard]] constexpr std::uint16_t number() const noexcept { return number_; }
-  /// Good as long as the process lives. Empty for the tag without a name.
+  /// Valid until the process ends. Empty for the tag without a name.
   [[nodiscard]] std::string_view name() const noexcept;
 
   friend constexpr auto operator<=>(tag, tag) noexcept = default;
@@ -45,13 +46,14 @@ class WEIR_API tag {
 /// The tag's name; "(no tag)" for the tag without one.
 [[nodiscard]] WEIR_API std::string to_string(tag value);
 
-/// The tag that this thread's allocations get now.
+/// The tag of this thread's allocations: that of its innermost tag_scope.
 [[nodiscard]] WEIR_API tag current_tag() noexcept;
 
-/// Gives the allocations of this thread a tag until the end of the scope; scopes nest. Costs a
-/// store on either end. Stays on the thread and in the block where it was made.
+/// Gives the allocations of this thread a tag until the end of the scope. Scopes nest. Costs one
+/// store at each end. Must end on the thread and in the block that created it.
 class WEIR_API tag_scope {
  public:
+  /// Allocations of this thread get this tag from here on.
   [[nodiscard]] explicit tag_scope(tag value) noexcept;
   ~tag_scope();
   tag_scope(const tag_scope&) = delete;

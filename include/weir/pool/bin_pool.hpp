@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir::bin_pool: device memory from a software pool, for drivers that have no pools.
+// weir::bin_pool: a software pool of device memory, for drivers without stream-ordered pools.
 //
 //   auto pool = weir::bin_pool::create(gpu).value();
 //   auto weights = weir::pooled_buffer<float>::create(pool, 1 << 20, stream).value();
 //   launch(weights.data(), weights.size(), stream);
-//   // at its end the buffer goes back to the pool, behind the work queued on `stream`
+//   // at its end the buffer is returned to the pool, after the work queued on `stream`
 #pragma once
 
 #include <memory>
@@ -19,14 +19,14 @@
 
 namespace weir { inline namespace v0 {
 
-/// Plain device memory (cuMemAlloc) cached in bins of one size each; block_pool says how.
+/// A pool of plain device memory (cuMemAlloc), cached in bins of one size each; see block_pool.
 ///
-/// Needs nothing of the device but plain memory: no pools, no virtual memory. Where there is
-/// virtual memory a caching_allocator wastes less and shares better.
+/// Needs neither stream-ordered pools nor virtual memory. On devices with virtual memory a
+/// caching_allocator wastes less and shares memory better between streams.
 class WEIR_API bin_pool : public block_pool {
  public:
-  /// With an upstream the blocks come from it instead of from the driver, and go back to it: one
-  /// that is out of memory or refuses a block counts as a driver that does. Null: the driver.
+  /// A pool of the device. With an `upstream`, blocks come from it instead of the driver and are
+  /// returned to it; its errors are handled like those of the driver. Null: the driver.
   [[nodiscard]] static result<bin_pool> create(weir::device device, block_pool_options options = {},
                                                std::shared_ptr<memory_source> upstream = nullptr);
 

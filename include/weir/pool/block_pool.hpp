@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the pools have in common that cache freed blocks for the next request of their size.
+// block_pool: the common base of pools that cache freed blocks for the next request of their size.
 //
-// bin_pool hands out device memory this way, pinned_pool pinned host memory; buffer_pool is made of
-// the same. docs/pools.md tells when to use which.
+// bin_pool serves device memory, pinned_pool pinned host memory; buffer_pool uses the same parts.
+// docs/pools.md explains when to use which.
 #pragma once
 
 #include <cstdint>
@@ -27,36 +27,37 @@ namespace pools {
 class block_cache;
 }
 
+/// The choices of a bin_pool or pinned_pool.
 struct block_pool_options {
   /// How much freed memory is cached; the default caches all of it. See
   /// block_pool::set_threshold().
   bytes threshold = bytes::max();
-  /// What must be done before a cached block goes to another stream, or back to the driver.
+  /// Which work must be complete before a cached block goes to another stream, or to the driver.
   crossing_rule crossing = crossing_rule::all_work;
 };
 
-/// What a pool holds, of one moment.
+/// The counters of a pool, as a consistent snapshot.
 ///
-/// requested <= allocated; allocated + cached <= reserved (equal unless memory is just on its way
-/// to the driver); pending <= cached; allocations == hits + misses; blocks.current is what it was
-/// at the last reset_counters(), 0 if there was none, + allocations - frees.
+/// Always: requested <= allocated; allocated + cached <= reserved (equal unless memory is being
+/// released to the driver); pending <= cached; allocations == hits + misses. blocks.current is its
+/// value at the last reset_counters() (0 without one) + allocations - frees.
 struct block_pool_stats {
-  byte_gauge requested;  ///< what users asked for and have not freed
+  byte_gauge requested;  ///< requested and not freed
   byte_gauge allocated;  ///< the same, rounded to whole blocks
   byte_gauge reserved;   ///< taken from the driver, or from the upstream
-  gauge blocks;          ///< live ones
+  gauge blocks;          ///< live blocks
 
-  bytes cached{};   ///< freed, and not given to anybody again
+  bytes cached{};   ///< freed and not allocated again
   bytes pending{};  ///< of cached: waits for recorded streams
 
-  // Since the pool was made or reset_counters() was last called.
+  // Since the pool was created or reset_counters() was last called.
   std::uint64_t allocations = 0;  ///< successful ones, of more than zero bytes
-  std::uint64_t frees = 0;
-  std::uint64_t hits = 0;      ///< allocations served by a cached block
-  std::uint64_t misses = 0;    ///< allocations for which the driver was asked
-  std::uint64_t failures = 0;  ///< requests that ended out of memory
-  std::uint64_t waits = 0;     ///< queued on a stream so that it could reuse memory
-  std::uint64_t events = 0;    ///< recorded to know when memory is free for others
+  std::uint64_t frees = 0;        ///< successful ones, of more than zero bytes
+  std::uint64_t hits = 0;         ///< allocations served by a cached block
+  std::uint64_t misses = 0;       ///< allocations served by the driver or the upstream
+  std::uint64_t failures = 0;     ///< requests that ended out of memory
+  std::uint64_t waits = 0;        ///< queued on a stream so that it could reuse memory
+  std::uint64_t events = 0;       ///< recorded to know when memory is free for others
 
   friend bool operator==(const block_pool_stats&, const block_pool_stats&) = default;
 };
@@ -64,47 +65,49 @@ struct block_pool_stats {
 /// "requested 4 KiB (peak 8 KiB), …, hits 3, …": every member, on one line.
 [[nodiscard]] WEIR_API std::string to_string(const block_pool_stats& stats);
 
-/// Blocks by size, for any thread and any stream of one device. Made as a bin_pool or pinned_pool.
+/// Blocks by size, for any thread and any stream of one device. Created as bin_pool or pinned_pool.
 ///
-/// **Sizes.** A request is rounded up to one of 8 sizes per power of two, and to 512 bytes at
-/// least: less than 12.5 % + 512 B are wasted. An alignment above 256 costs up to that much more.
+/// **Sizes.** A request is rounded up to one of 8 sizes per power of two, and to at least 512
+/// bytes: less than 12.5 % + 512 B are wasted. An alignment above 256 wastes up to its own size
+/// more.
 ///
-/// **Order.** allocate(size, s) returns memory that work queued on s from now on may use, and
-/// deallocate(p, s) says that work queued on s so far may still use it. A cached block goes to s at
-/// once, to another stream only when all work is done that was queued on any known stream of the
-/// device (weir/device/stream_watch.hpp) when it was freed; with crossing_rule::declared_uses, only
-/// that of s and of the recorded streams. Streams of other devices count if they are recorded. If
-/// the driver has no memory left, a block of that size may also go to another stream behind a wait
-/// queued there. pinned_pool waits for its own stream as well, since the host is nobody's stream.
+/// **Order.** allocate(size, s) returns memory that work queued on s from now on may use. After
+/// deallocate(p, s), work queued on s so far may still use it. A cached block can go to s at once.
+/// It goes to another stream only when all work is complete that was queued on any known stream of
+/// the device (weir/device/stream_watch.hpp) at the time of the free; with
+/// crossing_rule::declared_uses, only that of s and of recorded streams. Streams of other devices
+/// count if they are recorded. If the driver is out of memory, a block may also go to another
+/// stream behind a wait queued there. pinned_pool also waits for the stream of the free, because
+/// the host follows no stream's order.
 ///
-/// **Cost.** A hit costs a lock and no driver call if the stream's own block is there and the
-/// reference knows its id (a weir::stream, stream_ref::identified(), the legacy stream). A miss
-/// asks the driver, outside the lock. A free makes no driver call; one event on each stream,
-/// recorded when another one could use the memory, closes all frees before it.
+/// **Cost.** A hit on a block of the same stream costs a lock and no driver call, if the reference
+/// knows its id (a weir::stream, stream_ref::identified(), the legacy stream). A miss calls the
+/// driver, outside the lock. A free makes no driver call. When another stream could use the memory,
+/// one event on each stream marks all frees before it.
 ///
-/// **Cache.** Freed memory is cached up to the threshold. What is over it is released to the
-/// driver, the longest unused first, with requests, which take what the streams have completed by
-/// then and wait for nothing; never with a free. A request that the driver refuses for want of
-/// memory releases all that is cached, if need be after waiting for the streams, and is tried
-/// again; only then is it out_of_memory.
+/// **Cache.** Freed memory is cached up to the threshold. Requests, not frees, release memory above
+/// it to the driver, the longest unused first; they release only idle memory and do not wait. If
+/// the driver is out of memory, the request releases all cached memory, if necessary after waiting
+/// for the streams, and is tried again before it fails with out_of_memory.
 ///
-/// **Ownership.** A shared handle, as cheap to copy as a shared_ptr; buffers hold one, too. With
-/// the last handle all memory is released; blocks still live then are reported to the error handler
+/// **Ownership.** A shared handle, as cheap to copy as a shared_ptr; buffers hold one, too. The end
+/// of the last handle releases all memory; live blocks are reported to the error handler
 /// (errc::still_live, with count and bytes).
 ///
-/// **Captures** are not noticed. Memory that a graph uses must stay allocated for as long as the
-/// graph is launched, and be freed on a stream that is not being captured.
+/// **Captures** are not noticed. Memory that a graph uses must stay allocated while the graph can
+/// be launched, and must be freed on a stream that is not being captured.
 ///
-/// **Bad input.** Zero bytes give null, and freeing null does nothing. A size that cannot be
-/// rounded is size_overflow; an alignment that is no power of two or above 2 MiB is bad_alignment;
-/// a pointer that is not the start of a block of this pool is foreign_pointer; a block freed twice
-/// is double_free; an allocation on a stream of another device is bad_stream, but for a
-/// pinned_pool; so is any stream of another runtime, and the per-thread default stream of another
-/// device. A pool that was closed is closed, a handle that was moved from is moved_from: calls that
-/// return no result throw it (weir::failure).
+/// **Bad input.** Zero bytes give null, and freeing null does nothing. size_overflow: the size
+/// cannot be rounded; bad_alignment: the alignment is not a power of two or is above 2 MiB;
+/// foreign_pointer: the pointer is not the start of a block of this pool; double_free: the block
+/// was already freed; bad_stream: an allocation on a stream of another device (allowed for a
+/// pinned_pool), a stream of another runtime, or the per-thread default stream of another device;
+/// closed: the pool is closed; moved_from: the handle was moved from. Calls that return no result
+/// throw the last two (weir::failure).
 class WEIR_API block_pool : public cuda_mr_calls<block_pool> {
  public:
-  /// Throws out_of_memory or failure. Aligned to default_alignment at least.
+  /// Memory of at least `size` bytes, aligned to at least default_alignment. The first form throws
+  /// out_of_memory or failure.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
                                bytes alignment = default_alignment) const {
     return try_allocate(size, stream, alignment).value();
@@ -116,10 +119,10 @@ class WEIR_API block_pool : public cuda_mr_calls<block_pool> {
   using cuda_mr_calls::allocate;
   using cuda_mr_calls::deallocate;
 
-  /// What is wrong goes to the error handler. Without a stream: the one it was allocated for, which
-  /// may be gone if it was a weir::stream. With one of another device: as record_stream() and a
-  /// free on the stream it was allocated for. The form with a size also checks that it is the size
-  /// that was asked for (invalid_argument; the block is freed all the same).
+  /// Frees a block. Errors of the first forms go to the error handler. Without a stream: the one it
+  /// was allocated for, which may be destroyed if it was a weir::stream. A stream of another device
+  /// has the effect of record_stream() and a free on the allocating stream. The form with a size
+  /// also checks that it is the requested size (invalid_argument; the block is freed anyway).
   void deallocate(void* pointer, const stream_ref& stream) const noexcept;
   void deallocate(void* pointer, bytes size, const stream_ref& stream) const noexcept;
   void deallocate(void* pointer) const noexcept;
@@ -127,49 +130,52 @@ class WEIR_API block_pool : public cuda_mr_calls<block_pool> {
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
   result<void> try_deallocate(void* pointer) const;
 
-  /// Work queued on `stream` until the block is freed may use it, too: it will not be reused before
-  /// that work is done. Recording twice is recording once. No driver call for a weir::stream. One
-  /// of another device of the runtime costs an event when the block is freed.
+  /// Declares that work queued on `stream` until the free may use the block, too. The block is not
+  /// reused before that work is complete. Idempotent. No driver call for a weir::stream. A stream
+  /// of another device of the runtime costs an event at the free.
   result<void> record_stream(void* pointer, const stream_ref& stream) const;
-  /// `stream` will not be used any more. Must be called before a stream is destroyed that is not a
-  /// weir::stream (which does it by itself): the driver does not survive being asked about a stream
-  /// that is gone.
+  /// Declares that `stream` will not be used any more. Call it before a stream is destroyed,
+  /// because querying a destroyed stream crashes the driver. A weir::stream does it by itself.
   result<void> release_stream(const stream_ref& stream) const;
 
-  /// Whether the handle means a pool: it was not moved from.
+  /// Whether the handle refers to a pool: it was not moved from.
   explicit operator bool() const noexcept { return state_ != nullptr; }
+  /// The device that the pool was created for.
   [[nodiscard]] weir::device device() const;
-  /// The size of the block that a request of `size` bytes gets. size_overflow: there is none.
+  /// The size of the block that a request of `size` bytes gets. size_overflow: it does not fit.
   [[nodiscard]] static result<bytes> rounded_size(bytes size);
 
+  /// The counters of the pool, as a consistent snapshot.
   [[nodiscard]] block_pool_stats stats() const;
-  /// Every peak becomes the current value.
+  /// Sets every peak to the current value.
   void reset_peaks() const;
-  /// Every count since the pool was made becomes 0; what is live, cached and reserved stays.
+  /// Sets the counters since creation to 0; live, cached and reserved memory is unchanged.
   void reset_counters() const;
 
-  /// Releases cached blocks that nothing uses any more to the driver, the longest unused first,
-  /// until at most `keep` bytes are reserved, and what is over the threshold in any case. Waits for
-  /// nothing: what streams may still use stays. Returns how much was released; on failure the
-  /// blocks that the driver did not take are cached as before.
+  /// Releases idle cached blocks to the driver, the longest unused first, until at most `keep`
+  /// bytes are reserved, and always those above the threshold. Does not wait: blocks that streams
+  /// may still use stay. Returns how much was released. After a failure, blocks that the driver did
+  /// not take are still cached.
   result<bytes> trim(bytes keep = {}) const;
-  /// The same for all that is cached, after waiting for the streams.
+  /// Waits for the streams, then releases all cached memory. Returns how much.
   result<bytes> empty_cache() const;
-  /// From now on at most so much is cached. What is over it is released at once, after waiting for
-  /// the streams.
+  /// Limits the cached memory. Memory above the limit is released at once, after waiting for the
+  /// streams.
   result<void> set_threshold(bytes limit) const;
+  /// How much freed memory is cached at most.
   [[nodiscard]] bytes threshold() const;
-  /// Ends the pool: it serves no more requests and caches nothing. Blocks that are live stay good,
-  /// and go to the driver when they are freed. Such a free waits for the work that was queued by
-  /// then on all known streams of the device; with crossing_rule::declared_uses, on the streams
-  /// that use the block. The driver, unlike a memory_source, also waits for all work of the device.
-  /// What goes wrong there goes to the error handler.
+  /// Ends the pool: it serves no more requests and caches nothing. Live blocks stay valid and are
+  /// released to the driver when they are freed. Such a free waits for the work queued by then on
+  /// all known streams of the device; with crossing_rule::declared_uses, only on the streams that
+  /// use the block. The driver, unlike a memory_source, also waits for all work of the device.
+  /// Failures of such frees go to the error handler.
   result<void> close() const;
 
   friend bool operator==(const block_pool&, const block_pool&) noexcept = default;
 
  protected:
   friend class pooled_memory;
+  /// For the derived pools: a handle of this state.
   explicit block_pool(std::shared_ptr<pools::block_cache> state) noexcept
       : state_{std::move(state)} {}
   ~block_pool() = default;
@@ -178,7 +184,7 @@ class WEIR_API block_pool : public cuda_mr_calls<block_pool> {
   block_pool& operator=(const block_pool&) = default;
   block_pool& operator=(block_pool&&) = default;
 
-  std::shared_ptr<pools::block_cache> state_;
+  std::shared_ptr<pools::block_cache> state_;  ///< shared by all handles; null if moved from
 };
 
 /// "pool of device 0: requested 1 MiB (peak 2 MiB), reserved …, cached …".

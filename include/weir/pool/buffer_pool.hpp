@@ -7,7 +7,7 @@
 //   auto written = weir::event::create(gpu).value();
 //   written.record(stream).value();
 //   other.wait(written).value();        // another stream reads what was written ...
-//   sums.record_stream(other).value();  // ... and may do so until the buffer is freed
+//   sums.record_stream(other).value();  // ... and may use it until the buffer is freed
 //   launch(sums.data(), other);
 //   sums.free().value();                // or at the end of its life
 #pragma once
@@ -36,28 +36,29 @@ namespace pools {
 class device_caches;
 }
 
+/// The choices of a buffer_pool.
 struct buffer_pool_options {
   /// How much freed memory is cached, on each device.
   bytes max_cached = bytes::max();
-  /// How long a buffer that nobody takes is cached.
+  /// How long an unused buffer is cached.
   std::chrono::nanoseconds max_idle_time = std::chrono::nanoseconds::max();
-  /// What time it is, from any beginning; must not go backwards, fail, or use the pool. Empty: the
-  /// system's monotonic clock. Asked only where max_idle_time is a limit.
+  /// The clock, with any starting point; must be monotonic, must not fail, and must not use the
+  /// pool. Empty: the system's monotonic clock. Called only if max_idle_time is a limit.
   std::function<std::chrono::nanoseconds()> clock{};
-  /// What must be done before a freed buffer goes to another stream, or to the driver.
+  /// Which work must be complete before a freed buffer goes to another stream, or to the driver.
   crossing_rule crossing = crossing_rule::all_work;
 };
 
-/// What a buffer_pool did and holds, of one moment for each device.
+/// The counters of a buffer_pool, consistent for each device.
 struct buffer_pool_stats {
-  // Since the pool was made or reset_counters() was last called.
+  // Since the pool was created or reset_counters() was last called.
   std::uint64_t hits = 0;     ///< takes served by a cached buffer
-  std::uint64_t misses = 0;   ///< takes for which the driver was asked
+  std::uint64_t misses = 0;   ///< takes served by the driver
   std::uint64_t returns = 0;  ///< buffers that were freed
 
   bytes cached{};      ///< freed and not taken again
-  bytes taken{};       ///< rounded
-  bytes taken_peak{};  ///< of one device; the sum of those where several are asked about
+  bytes taken{};       ///< taken and not freed, in rounded sizes
+  bytes taken_peak{};  ///< of one device; for several devices, the sum of their peaks
 
   friend bool operator==(const buffer_pool_stats&, const buffer_pool_stats&) = default;
 };
@@ -67,30 +68,28 @@ struct buffer_pool_stats {
 
 /// Buffers by device and rounded length.
 ///
-/// A buffer is an array of T for as long as it is taken; what is cached is plain memory, so that
-/// one type's buffer serves another type of the same length in bytes. Lengths are rounded as
-/// block_pool says, by less than 12.5 % + 512 B. Takes and frees follow stream order as block_pool
-/// says: every take names its stream, and a buffer used on further streams is told so while it is
-/// taken.
+/// A taken buffer is an array of T. Cached memory is untyped, so a freed buffer can serve another
+/// type of the same length in bytes. Lengths are rounded as in block_pool, by less than 12.5 % +
+/// 512 B. Takes and frees follow the stream order of block_pool: every take names its stream, and
+/// further streams are declared with record_stream().
 ///
-/// **Memory** is plain device memory that the pool caches itself, for each device apart. A
-/// caching_allocator below would keep what the pool releases, and the bounds would bound nothing.
+/// **Memory** is plain device memory, cached separately for each device. (On top of a
+/// caching_allocator the bounds would have no effect, because it keeps what the pool releases.)
 ///
-/// **Cost.** A take that finds a buffer of its own stream costs a lock and no driver call; zeroed
-/// costs one fill of the length asked for. A free makes no driver call. What is over a bound is
-/// released to the driver, the longest unused first, with takes on that device and with trim(),
-/// which wait for nothing.
+/// **Cost.** A take that finds a buffer of its own stream costs a lock and no driver call; zeroing
+/// costs one fill of the requested length. A free makes no driver call. Takes on that device, and
+/// trim(), release memory above a bound to the driver, the longest unused first; they do not wait.
 ///
-/// **Ownership.** A shared handle, as cheap to copy as a shared_ptr. Pools know nothing of each
-/// other. Buffers keep their memory's cache alive, so no order of destruction is wrong, the
-/// driver's included. A handle that was moved from answers moved_from. Any thread.
+/// **Ownership.** A shared handle, as cheap to copy as a shared_ptr. Pools are independent. Buffers
+/// keep the cache of their memory alive, so pools, buffers and runtimes can be destroyed in any
+/// order. Calls through a handle that was moved from return moved_from. Thread-safe.
 class WEIR_API buffer_pool {
  public:
-  /// invalid_argument: max_idle_time is negative.
+  /// An empty pool for all devices. invalid_argument: max_idle_time is negative.
   [[nodiscard]] static result<buffer_pool> create(buffer_pool_options options = {});
 
-  /// `count` elements for work queued on `stream` from now on. invalid_argument: no elements;
-  /// size_overflow; out_of_memory; closed: the pool was.
+  /// A buffer of `count` elements for work queued on `stream` from now on. invalid_argument:
+  /// `count` is zero; size_overflow; out_of_memory; closed: the pool is closed.
   template <class T>
   [[nodiscard]] result<pooled_buffer<T>> take(std::size_t count, const stream_ref& stream,
                                               contents initial = contents::undefined) const {
@@ -104,15 +103,14 @@ class WEIR_API buffer_pool {
                                               contents initial = contents::undefined) const {
     return take<T>(count, stream_ref::legacy(device), initial);
   }
-  /// Untyped.
+  /// An untyped buffer of `size` bytes.
   [[nodiscard]] result<pooled_memory> take(bytes size, const stream_ref& stream,
                                            contents initial = contents::undefined,
                                            bytes alignment = default_alignment) const;
 
-  /// The same, but only if a cached buffer is known to be free for the stream; not_found: none is,
-  /// and nothing was counted. No driver call if the reference knows its id, as block_pool says of
-  /// hits, except for the fill of zeroed ones: nobody is asked how far streams have come, and no
-  /// bound is enforced.
+  /// The same, but only if a cached buffer is known to be free for the stream. not_found: there is
+  /// none; nothing is counted. No driver call if the reference knows its id (see block_pool),
+  /// except for the fill of zeroed buffers: streams are not polled, and bounds are not enforced.
   template <class T>
   [[nodiscard]] result<pooled_buffer<T>> try_take_cached(
       std::size_t count, const stream_ref& stream, contents initial = contents::undefined) const {
@@ -124,36 +122,37 @@ class WEIR_API buffer_pool {
                                                       contents initial = contents::undefined,
                                                       bytes alignment = default_alignment) const;
 
-  /// As pooled_buffer::free(), but refuses a buffer of another pool: foreign_pointer.
+  /// As pooled_buffer::free(), but checks the pool. foreign_pointer: the buffer belongs to another
+  /// pool.
   template <class T>
   result<void> free(pooled_buffer<T>&& buffer, const stream_ref& stream) const {
     return free(std::move(buffer.memory_), stream);
   }
   result<void> free(pooled_memory&& buffer, const stream_ref& stream) const;
 
-  /// Of one device, or of all together. A device that no buffer was taken on has zeros.
+  /// The counters of one device, or of all together. They are zero for devices without buffers.
   [[nodiscard]] buffer_pool_stats stats(weir::device device) const;
   [[nodiscard]] buffer_pool_stats stats() const;
-  /// Every peak becomes the current value, on one device or on all.
+  /// Sets the peaks to the current values, on one device or on all.
   void reset_peaks(weir::device device) const;
   void reset_peaks() const;
-  /// Hits, misses and returns become 0, on one device or on all.
+  /// Sets hits, misses and returns to 0, on one device or on all.
   void reset_counters(weir::device device) const;
   void reset_counters() const;
 
-  /// Releases cached memory that nothing uses any more to the driver, the longest unused first,
-  /// until at most `keep` bytes are reserved on the device, or on each device, and what is over the
-  /// pool's bounds in any case: with bytes::max() that alone. Waits for nothing; returns how much
-  /// was released. All devices are attempted; the first failure is returned.
+  /// Releases idle cached memory to the driver, the longest unused first, until at most `keep`
+  /// bytes are reserved on the device, or on each device. Memory above the pool's bounds is always
+  /// released; with bytes::max() only that. Does not wait. Returns how much was released. All
+  /// devices are attempted; the first failure is returned.
   result<bytes> trim(weir::device device, bytes keep = {}) const;
   result<bytes> trim(bytes keep = {}) const;
-  /// The same for all that is cached, after waiting for the streams that may use it.
+  /// Waits for the streams that may use cached memory, then releases all of it. Returns how much.
   result<bytes> empty_cache(weir::device device) const;
   result<bytes> empty_cache() const;
 
-  /// Ends the pool: it serves no more takes and caches nothing. Buffers that are taken stay good,
-  /// and go to the driver when they are freed, which then waits for all work of the device. All
-  /// devices are attempted; the first failure is returned.
+  /// Ends the pool: it serves no more takes and caches nothing. Taken buffers stay valid and are
+  /// released to the driver when they are freed; that waits for all work of the device. All devices
+  /// are attempted; the first failure is returned.
   result<void> close() const;
 
   /// Whether the handle means a pool: it was not moved from.

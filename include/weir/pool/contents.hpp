@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is in memory that was just allocated: contents::undefined or contents::zeroed.
+// The initial contents of allocated memory: contents::undefined or contents::zeroed.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,10 @@
 
 namespace weir { inline namespace v0 {
 
+/// The initial contents of allocated memory.
 enum class contents : std::uint8_t {
-  undefined,  ///< whatever was there
-  zeroed,     ///< zeros, by one fill queued on the memory's stream; by the host if it is pinned
+  undefined,  ///< not initialised
+  zeroed,     ///< zeros, written by a fill on the memory's stream, or by the host if it is pinned
 };
 
 /// "undefined", "zeroed".

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the owners of a pool's memory have in common: pooled_memory and stream_allocation.
+// memory_owner: the common base of pooled_memory and stream_allocation, which own a pool's memory.
 #pragma once
 
 #include <cstdint>
@@ -19,38 +19,38 @@ namespace pools {
 class memory_home;
 }
 
-/// Memory of a pool that is freed with this object, on its stream, behind the work queued there.
+/// Memory of a pool that is freed with this object, on its stream, after the work queued there.
 ///
-/// Owns memory unless default-made, moved from, freed or released, and keeps its pool alive. One
-/// thread at a time; it may go on another thread than it came from. What goes wrong in the
-/// destructor is reported to the error handler, with the memory's address and size.
+/// Owns memory unless default-constructed, moved from, freed or released; keeps its pool alive. One
+/// thread at a time; any thread may destroy it. Failures of the destructor go to the error handler,
+/// with the memory's address and size.
 class WEIR_API memory_owner {
  public:
   /// Whether it owns memory.
   explicit operator bool() const noexcept { return data_ != nullptr; }
   /// Whether it was freed by free().
   [[nodiscard]] bool is_freed() const noexcept { return past_ == past::freed; }
-  /// Null if it owns none.
+  /// The address; null if it owns no memory.
   [[nodiscard]] void* data() const noexcept { return data_; }
-  /// As asked for; 0 if it owns none. Of a pointer that was imported: what the driver says, 0 if it
-  /// does not.
+  /// The requested size; 0 if it owns no memory. Of an imported pointer: the size that the driver
+  /// reports, or 0.
   [[nodiscard]] bytes size() const noexcept { return size_; }
-  /// The stream it was allocated for, and will be freed on. One that was default-made or moved from
-  /// throws moved_from.
+  /// The stream that it was allocated for and will be freed on. Throws moved_from if it was
+  /// default-constructed or moved from.
   [[nodiscard]] const stream_ref& stream() const {
     if (!stream_) raise(errc::moved_from);
     return *stream_;
   }
 
-  /// Frees the memory now, behind the work queued on its stream, or on `stream` instead. Owns
-  /// nothing afterwards, unless that fails. already_freed: freed or released before; moved_from: it
-  /// never owned anything, or another does by now.
+  /// Frees the memory now, after the work queued on its stream, or on `stream` instead. Empty
+  /// afterwards, except on failure. already_freed: it was freed or released before; moved_from: it
+  /// was default-constructed or moved from.
   result<void> free() { return free(nullptr); }
   result<void> free(const stream_ref& stream) { return free(&stream); }
-  /// Work queued on `stream` until the memory is freed may use it, too; the pool's record_stream()
-  /// says more.
+  /// Declares that work queued on `stream` until the free may use the memory, too; see the pool's
+  /// record_stream().
   result<void> record_stream(const stream_ref& stream) const;
-  /// Gives the memory up to the caller, who frees it with the pool's try_deallocate().
+  /// Passes the memory to the caller, who frees it with the pool's try_deallocate().
   [[nodiscard]] void* release() noexcept;
 
  protected:
@@ -64,7 +64,7 @@ class WEIR_API memory_owner {
   /// What free() says where there is nothing to free.
   [[nodiscard]] result<void> check_owned() const;
 
-  std::shared_ptr<pools::memory_home> home_;  // the pool; null: default-made or moved from
+  std::shared_ptr<pools::memory_home> home_;  ///< the pool; null: default-constructed or moved from
 
  private:
   enum class past : std::uint8_t { none, freed, released };

@@ -4,7 +4,7 @@
 //   auto memory = weir::pinned_pool::create(gpu).value();
 //   void* p = memory.allocate(64_MiB, stream);   // the host may write at once
 //   weir::copy_bytes(on_device.data(), p, 64_MiB, stream).value();
-//   memory.deallocate(p, 64_MiB, stream);        // the copy may still be under way
+//   memory.deallocate(p, 64_MiB, stream);        // the copy may still be running
 #pragma once
 
 #include <memory>
@@ -18,16 +18,18 @@
 
 namespace weir { inline namespace v0 {
 
-/// Pinned host memory that all devices can reach, because pinning costs far more than allocating.
+/// A pool of pinned host memory that all devices can access. It avoids the high cost of pinning.
 ///
-/// As block_pool says, with one addition: the host touches this memory whenever it likes, in no
-/// stream's order. So a block is reused only when all work queued before its free is done, on the
-/// stream of the free too; what allocate() returns is used by nobody, and the host may write it
-/// without waiting for anything. Every call takes streams of all devices of the runtime.
+/// A block_pool with one difference: the host uses this memory without stream order. So a block is
+/// reused only when all work queued before its free is complete, also on the stream of the free. No
+/// work uses what allocate() returns, and the host may write it at once. Every call takes streams
+/// of all devices of the runtime.
 class WEIR_API pinned_pool : public block_pool {
  public:
+  /// The kind of the memory, for any_resource.
   static constexpr memory_kind kind = memory_kind::pinned;
 
+  /// A pool of the device's runtime.
   [[nodiscard]] static result<pinned_pool> create(weir::device device,
                                                   block_pool_options options = {});
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a block_pool or buffer_pool with an owner: untyped, and as an array of T.
+// pooled_memory and pooled_buffer<T>: owners of memory from a block_pool or buffer_pool.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +23,11 @@ namespace weir { inline namespace v0 {
 
 class buffer_pool;
 
-/// A block of a pool that goes back to it with this object; memory_owner says how. Its stream may
-/// be destroyed before it if that is a weir::stream.
+/// A block of a pool, returned to it with this object; see memory_owner. A weir::stream may be
+/// destroyed before the memory that was allocated for it.
 class WEIR_API pooled_memory : public memory_owner {
  public:
-  /// invalid_argument: zero bytes; otherwise as block_pool::try_allocate.
+  /// A block of the pool. invalid_argument: zero bytes; otherwise as block_pool::try_allocate().
   [[nodiscard]] static result<pooled_memory> create(const block_pool& pool, bytes size,
                                                     const stream_ref& stream,
                                                     contents initial = contents::undefined,
@@ -49,16 +49,18 @@ class WEIR_API pooled_memory : public memory_owner {
       contents initial, bytes alignment);
 };
 
-/// The same as an array of T, which need not be default-made: a device knows no constructors.
+/// The same as an array of T. T need not be default-constructible; nothing is constructed.
 template <class T>
 class pooled_buffer {
   static_assert(std::is_trivially_copyable_v<T> && !std::is_const_v<T>,
-                "bytes are all that a device copies");
+                "T must be trivially copyable and not const");
 
  public:
+  /// The element type.
   using value_type = T;
 
-  /// invalid_argument: no elements; size_overflow: more than there are addresses.
+  /// A buffer of `count` elements. invalid_argument: `count` is zero; size_overflow: the size does
+  /// not fit.
   [[nodiscard]] static result<pooled_buffer> create(const block_pool& pool, std::size_t count,
                                                     const stream_ref& stream,
                                                     contents initial = contents::undefined) {
@@ -70,17 +72,23 @@ class pooled_buffer {
 
   /// Whether it owns a buffer.
   explicit operator bool() const noexcept { return static_cast<bool>(memory_); }
+  /// Whether there are no elements.
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+  /// The address of the first element; null if it owns no memory.
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(memory_.data()); }
+  /// The number of elements.
   [[nodiscard]] std::size_t size() const noexcept {
     return static_cast<std::size_t>(memory_.size().count() / sizeof(T));
   }
+  /// The number of bytes of all elements.
   [[nodiscard]] bytes size_bytes() const noexcept { return memory_.size(); }
-  /// The elements. The host may touch only those of a pinned_pool, by data() or as a pinned_buffer.
+  /// Address and number of the elements. The host can access only those of a pinned_pool, by data()
+  /// or as a pinned_buffer.
   [[nodiscard]] device_span<T> span() const noexcept { return {data(), size()}; }
+  /// The stream that it was allocated for.
   [[nodiscard]] const stream_ref& stream() const { return memory_.stream(); }
 
-  /// As those of memory_owner.
+  /// As the functions of memory_owner.
   result<void> record_stream(const stream_ref& stream) const {
     return memory_.record_stream(stream);
   }

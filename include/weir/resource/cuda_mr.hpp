@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resources of weir as resources of cuda::mr, for CCCL 3.0 (CUDA 13.0) and all later ones.
+// cuda_resource: resources of weir as resources of cuda::mr, for CCCL 3.0 (CUDA 13.0) and later.
 //
 //   auto memory = weir::caching_allocator::create(gpu).value();
 //   cuda::stream_ref stream{cuda_stream};
@@ -116,6 +116,7 @@ void cuda_mr_calls<Memory>::deallocate(void* pointer, Size size,
   deallocate_sync(pointer, size, alignment);
 }
 
+/// Declares for cuda::mr who can access the memory: devices, and for pinned memory the host.
 constexpr void get_property(const caching_allocator&, ::cuda::mr::device_accessible) noexcept {}
 constexpr void get_property(const block_pool&, ::cuda::mr::device_accessible) noexcept {}
 constexpr void get_property(const stream_pool&, ::cuda::mr::device_accessible) noexcept {}
@@ -124,8 +125,8 @@ constexpr void get_property(const pinned_pool&, ::cuda::mr::host_accessible) noe
 // --- Every other resource
 // -------------------------------------------------------------------------
 
-/// Any resource of weir, with the calls that cuda::mr asks for, in the spelling of CCCL 3.0
-/// (allocate_async) and of 3.1 and later (stream first, _sync).
+/// A resource of weir with the interface of cuda::mr, with the names of CCCL 3.0 (allocate_async)
+/// and of 3.1 and later (stream first, _sync).
 ///
 /// A shared handle, never empty. Calls without a stream go through a synchronous_resource. Equal if
 /// the resources are. Any thread. Allocating throws weir::out_of_memory, which is a std::bad_alloc,
@@ -136,9 +137,11 @@ constexpr void get_property(const pinned_pool&, ::cuda::mr::host_accessible) noe
 template <bool HostAccessible>
 class basic_cuda_resource {
  public:
+  /// The alignment of requests without one.
   static constexpr std::size_t default_alignment = weir::default_alignment.count();
 
-  /// invalid_argument: the resource is empty, or has not the property.
+  /// A cuda::mr resource over `memory`. invalid_argument: the resource is empty, or lacks the
+  /// property.
   [[nodiscard]] static result<basic_cuda_resource> create(any_resource memory) {
     if (memory && HostAccessible && !host_accessible(memory.kind()))
       return error{{.code = errc::invalid_argument, .detail = "the host cannot use device memory"}};
@@ -146,15 +149,17 @@ class basic_cuda_resource {
     return basic_cuda_resource{std::move(synchronous)};
   }
 
-  // In the order of a stream.
+  /// Allocates in the order of a stream.
   void* allocate(::cuda::stream_ref stream, std::size_t size,
                  std::size_t alignment = default_alignment) const {
     return resource().allocate(bytes{size}, ref_of(stream), bytes{alignment});
   }
+  /// Frees in the order of a stream.
   void deallocate(::cuda::stream_ref stream, void* pointer, std::size_t size,
                   std::size_t = default_alignment) const noexcept {
     resource().deallocate(pointer, bytes{size}, ref_of(stream));
   }
+  /// The same with the names and order of arguments of CCCL 3.0.
   void* allocate_async(std::size_t size, std::size_t alignment, ::cuda::stream_ref stream) const {
     return allocate(stream, size, alignment);
   }
@@ -169,14 +174,16 @@ class basic_cuda_resource {
     deallocate(stream, pointer, size);
   }
 
-  // Without a stream.
+  /// Allocates without a stream: all work may use the memory at once.
   void* allocate_sync(std::size_t size, std::size_t alignment = default_alignment) const {
     return memory_.allocate(bytes{size}, bytes{alignment});
   }
+  /// Frees without a stream: no work may still use the memory.
   void deallocate_sync(void* pointer, std::size_t size,
                        std::size_t = default_alignment) const noexcept {
     memory_.deallocate(pointer, bytes{size});
   }
+  /// The same with the names of CCCL 3.0.
   void* allocate(std::size_t size, std::size_t alignment = default_alignment) const {
     return allocate_sync(size, alignment);
   }
@@ -184,6 +191,7 @@ class basic_cuda_resource {
     deallocate_sync(pointer, size);
   }
 
+  /// The resource that requests go to.
   [[nodiscard]] const any_resource& resource() const noexcept { return memory_.upstream(); }
 
   friend bool operator==(const basic_cuda_resource& a, const basic_cuda_resource& b) noexcept {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adaptor that turns to a second resource where the first has no room.
+// fallback_resource: an adaptor that uses a second resource when the first is out of memory.
 #pragma once
 
 #include <cstdint>
@@ -10,33 +10,39 @@
 
 namespace weir { inline namespace v0 {
 
-/// Memory of `primary`, and of `alternate` for requests that primary refuses with out_of_memory,
-/// whatever limit is in the way. Every other error of primary is the caller's. Each block is freed
-/// with the one it came from.
+/// Allocates from `primary`, and from `alternate` if primary returns out_of_memory. Every other
+/// error of primary is returned to the caller. Each block is freed with the resource it came from.
 ///
-/// A shared handle, never empty; keeps both alive. Any thread. Costs a look-up under a lock of its
-/// own. Bad input: as said in resources.hpp.
+/// A shared handle, never empty; keeps both alive. Thread-safe. Costs a look-up under its own lock.
+/// Bad input: see resources.hpp.
 class WEIR_API fallback_resource {
  public:
-  /// invalid_argument: one is empty, or they are for different devices.
+  /// An adaptor of both. invalid_argument: one is empty, or they belong to different devices.
   [[nodiscard]] static result<fallback_resource> create(any_resource primary,
                                                         any_resource alternate);
   fallback_resource(const fallback_resource&) = default;
   fallback_resource& operator=(const fallback_resource&) = default;
 
-  /// The alternate's error if both have no room.
+  /// Allocates in the order of `stream`. If both are out of memory, the alternate's error.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
                                            bytes alignment = default_alignment) const;
+  /// Frees in the order of `stream`, with the size of the request.
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+  /// Declares that work queued on `stream` until the free may use the memory, too.
   result<void> record_stream(void* pointer, const stream_ref& stream) const;
 
-  /// Requests that the alternate has met, since the creation or the last reset_counters().
+  /// How many requests the alternate served since creation or the last reset_counters().
   [[nodiscard]] std::uint64_t fallbacks() const noexcept;
+  /// Sets fallbacks() to 0.
   void reset_counters() const noexcept;
+  /// The resource that is tried first.
   [[nodiscard]] any_resource primary() const;
+  /// The resource that is tried when the first is out of memory.
   [[nodiscard]] any_resource alternate() const;
+  /// The device of the memory.
   [[nodiscard]] weir::device device() const;
-  /// That of both; device where they differ, because the host may not touch every block.
+  /// The kind of both; memory_kind::device if they differ, because the host cannot access every
+  /// block.
   [[nodiscard]] memory_kind kind() const noexcept;
   /// Whether the handle means a resource.
   explicit operator bool() const noexcept { return state_ != nullptr; }

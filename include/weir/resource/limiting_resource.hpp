@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adaptor that lets no more than so many bytes be allocated at a time.
+// limiting_resource: an adaptor that limits the live memory.
 #pragma once
 
 #include <memory>
@@ -9,40 +9,47 @@
 
 namespace weir { inline namespace v0 {
 
-/// A budget over another resource.
+/// A limit on the live memory of another resource.
 ///
-/// Always: the requested sizes of live memory sum up to at most the limit. A request is checked and
-/// takes its share of the budget in one step, so two threads cannot pass together where only one
-/// fits; a request that is refused, here or by the upstream, or that ends with an exception, leaves
-/// the budget as it was. Requested sizes are counted; the upstream may round.
+/// Always: the sum of the requested sizes of live memory is at most the limit. A request is checked
+/// and reserves its share in one step, so two threads cannot both succeed if only one fits. A
+/// request that fails, here or in the upstream, or that ends with an exception, leaves the sum
+/// unchanged. Requested sizes are counted; the upstream may round them.
 ///
-/// A request that has no room only because of others that the upstream is still asked for waits for
-/// these, for 10 s at most, so that they make it fail only if they are met. It does not wait for
-/// requests of its own thread, nor for those whose retry_resource is calling its callback.
+/// If a request does not fit only because of requests that the upstream is still serving, it waits
+/// for these, for at most 10 s, and fails only if they succeed. It does not wait for requests of
+/// its own thread, nor for those whose retry_resource is calling its callback.
 ///
-/// A shared handle, never empty; keeps the upstream alive. Any thread. Costs two short locks and a
-/// look-up under a third. Bad input: as said in resources.hpp.
+/// A shared handle, never empty; keeps the upstream alive. Thread-safe. Costs two short locks and a
+/// look-up under a third. Bad input: see resources.hpp.
 class WEIR_API limiting_resource {
  public:
-  /// invalid_argument: the upstream is empty.
+  /// An adaptor of `upstream`. invalid_argument: the upstream is empty.
   [[nodiscard]] static result<limiting_resource> create(any_resource upstream, bytes limit);
   limiting_resource(const limiting_resource&) = default;
   limiting_resource& operator=(const limiting_resource&) = default;
 
-  /// out_of_memory: the budget has no room; the upstream was not called. Zero bytes are null.
+  /// Allocates in the order of `stream`. out_of_memory: the limit would be exceeded; the upstream
+  /// was not called. Zero bytes are null.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
                                            bytes alignment = default_alignment) const;
+  /// Frees in the order of `stream`, with the size of the request.
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+  /// Declares that work queued on `stream` until the free may use the memory, too.
   result<void> record_stream(void* pointer, const stream_ref& stream) const;
 
-  /// The requested sizes of live memory.
+  /// The sum of the requested sizes of live memory.
   [[nodiscard]] bytes used() const noexcept;
+  /// The most that used() can become.
   [[nodiscard]] bytes limit() const noexcept;
-  /// For requests from now on; memory beyond it stays until it is freed.
+  /// Changes the limit for requests from now on; memory above it stays until it is freed.
   void set_limit(bytes limit) const noexcept;
 
+  /// The resource that requests go to.
   [[nodiscard]] any_resource upstream() const;
+  /// The device of the memory.
   [[nodiscard]] weir::device device() const;
+  /// The kind of the memory: that of the upstream.
   [[nodiscard]] memory_kind kind() const noexcept;
   /// Whether the handle means a resource.
   explicit operator bool() const noexcept { return state_ != nullptr; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resources: every type that hands out memory in stream order, behind one interface.
+// stream_resource: the concept of types that allocate in stream order. any_resource: any of them.
 //
 //   using namespace weir::literals;
 //   weir::any_resource memory = weir::caching_allocator::create(gpu).value();
@@ -36,20 +36,22 @@ concept serves_streams = requires(Type& memory, const Type& same, bytes size,
 
 }  // namespace detail
 
-/// What every allocating type of weir is: a handle, cheap to copy, that hands out memory in stream
-/// order (see caching_allocator for what that means) and takes it back with the size that was asked
-/// for. Zero bytes give null, and freeing null does nothing. Any thread.
+/// A type that allocates in stream order: a handle, cheap to copy, with try_allocate(), and
+/// try_deallocate() with the requested size (caching_allocator explains stream order). Zero bytes
+/// give null, and freeing null does nothing. Thread-safe. Every allocating type of weir is one.
 ///
 /// Such a type may also have `result<void> record_stream(void* pointer, const stream_ref& stream)`:
-/// work queued on that stream until the block is freed may use it, too. All of weir's have it.
+/// work queued on that stream until the free may use the block, too. All types of weir have it.
 ///
-/// A type whose memory is not device memory says so with a member `static constexpr memory_kind
-/// kind`, or with a member function kind() where that depends on what it was made of.
-// The calls come first: a type that holds an any_resource would be asked about itself otherwise.
+/// A type whose memory is not device memory has a member `static constexpr memory_kind kind`, or a
+/// member function kind() if the kind depends on its construction.
+// The calls come first: otherwise the concept would be recursive for types that hold an
+// any_resource.
 template <class Type>
 concept stream_resource =
     detail::serves_streams<Type> && std::copyable<Type> && std::equality_comparable<Type>;
 
+/// The kind of a resource's memory: its kind, or memory_kind::device if it does not say.
 template <class Type>
 [[nodiscard]] constexpr memory_kind kind_of(const Type& memory) noexcept {
   if constexpr (requires { memory.kind(); }) {
@@ -61,47 +63,53 @@ template <class Type>
   }
 }
 
-/// Any stream_resource. A shared handle, as cheap to copy as a shared_ptr; empty if default-made.
+/// A type-erased stream_resource. A shared handle, as cheap to copy as a shared_ptr; empty if
+/// default-constructed.
 ///
-/// Equal if both hold the same type and the things held are equal: then memory of one may be freed
-/// with the other. Any thread, except to assign to it. One virtual call on top of what it holds.
+/// Equal if both hold equal resources of the same type: then memory of one can be freed with the
+/// other. Thread-safe, except for assignment. Costs one virtual call more than the held resource.
 class WEIR_API any_resource {
  public:
   any_resource() noexcept = default;
-  // Excluded first: asking the concept about the type itself would ask about this constructor.
+  /// Holds a copy of `memory`.
+  // any_resource is excluded first: otherwise the concept would depend on this constructor.
   template <class Type>
   requires(!std::same_as<Type, any_resource> && stream_resource<Type>) any_resource(Type memory)
       : state_{std::make_shared<holder<Type>>(std::move(memory))} {}
 
+  /// Whether it holds a resource.
   explicit operator bool() const noexcept { return state_ != nullptr; }
 
-  /// Throws out_of_memory or failure.
+  /// Memory for work queued on `stream` from now on. Throws out_of_memory or failure.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
                                bytes alignment = default_alignment) const {
     return try_allocate(size, stream, alignment).value();
   }
-  /// moved_from: this is empty.
+  /// The same, but returns the error. moved_from: the handle is empty.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
                                            bytes alignment = default_alignment) const;
-  /// A failure goes to the error handler.
+  /// Frees memory with the requested size. A failure goes to the error handler.
   void deallocate(void* pointer, bytes size, const stream_ref& stream) const noexcept;
+  /// The same, but returns the error.
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
 
-  /// Work queued on `stream` until the block is freed may use it, too; call it at any time before
-  /// the free. not_supported: what is held is not of weir and has no record_stream().
+  /// Declares that work queued on `stream` until the free may use the block, too. not_supported:
+  /// the held resource is not one of weir and has no record_stream().
   result<void> record_stream(void* pointer, const stream_ref& stream) const;
 
-  // An empty one throws moved_from.
+  /// The device of the held resource. An empty handle throws moved_from.
   [[nodiscard]] weir::device device() const { return held().device(); }
+  /// The kind of its memory. An empty handle throws moved_from.
   [[nodiscard]] memory_kind kind() const { return held().kind(); }
-  /// The thing held, if it is of that type.
+  /// The held resource if it is of this type, otherwise null.
   template <stream_resource Type>
   [[nodiscard]] Type* target() const noexcept {
     auto* const held = dynamic_cast<holder<Type>*>(state_.get());
     return held != nullptr ? &held->memory : nullptr;
   }
 
-  // A member: as a friend it would be asked about whatever converts to a resource.
+  /// Whether both hold equal resources of the same type, or both are empty.
+  // A member: a friend would be considered for every type that converts to a resource.
   bool operator==(const any_resource& other) const noexcept {
     return state_ == other.state_ ||
            (state_ != nullptr && other.state_ != nullptr && state_->equals(*other.state_));

@@ -8,13 +8,12 @@
 //   memory = weir::limiting_resource::create(memory, 8_GiB).value();
 //   memory = weir::logging_resource::create(memory, "requests.csv").value();
 //
-// What is true of every adaptor: it is a shared handle, cheap to copy and never empty; it keeps
-// its upstream alive; its device and its kind of memory are the upstream's; memory is freed through
-// the adaptor it came from, or one equal to it. Adaptors with a table of live allocations check a
-// free themselves, whatever the upstream checks: double_free, if it comes soon after the first;
-// foreign_pointer; invalid_argument for a wrong size, which frees the memory all the same. A free
-// that the upstream refuses leaves the memory live. All other errors are the upstream's. Counters
-// begin at zero and are set back by reset_counters().
+// Every adaptor is a shared handle, cheap to copy and never empty, and keeps its upstream alive.
+// Its device and its kind of memory are the upstream's. Memory is freed through the adaptor it came
+// from, or an equal one. Adaptors with a table of live allocations check every free: double_free
+// (if it comes soon after the first), foreign_pointer, and invalid_argument for a wrong size, which
+// frees the memory anyway. If the upstream refuses a free, the memory stays live. All other errors
+// are the upstream's. Counters start at zero; reset_counters() resets them.
 #pragma once
 
 // IWYU pragma: begin_exports

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory outside of any stream's order, from a resource that has one.
+// synchronous_resource: a resource without stream order on top of one with stream order.
 #pragma once
 
 #include <memory>
@@ -9,29 +9,31 @@
 
 namespace weir { inline namespace v0 {
 
-/// For callers that have no stream: memory may be used by the host and by every stream at once, and
-/// must not be in use any more when it is freed. pmr_resource and cuda_resource are built on it.
+/// A resource for callers without a stream: the host and every stream may use the memory at once,
+/// and nothing may use it when it is freed. pmr_resource and cuda_resource are built on it.
 ///
-/// Requests go to the upstream on a stream of this object's own, which is waited for; that costs
-/// about a microsecond beside the request. A shared handle, never empty; keeps the upstream alive.
-/// Equal if the upstreams are: then memory of one may be freed with the other. Any thread. Bad
-/// input: as the upstream says.
+/// Requests go to the upstream on a private stream, and the call waits for that stream, which costs
+/// about a microsecond more. A shared handle, never empty; keeps the upstream alive. Equal if the
+/// upstreams are equal: then memory of one can be freed with the other. Thread-safe. Bad input: as
+/// for the upstream.
 class WEIR_API synchronous_resource {
  public:
-  /// invalid_argument: the upstream is empty.
+  /// An adaptor of `upstream`. invalid_argument: the upstream is empty.
   [[nodiscard]] static result<synchronous_resource> create(any_resource upstream);
   synchronous_resource(const synchronous_resource&) = default;
   synchronous_resource& operator=(const synchronous_resource&) = default;
 
-  /// Throws out_of_memory or failure.
+  /// Memory that may be used at once. The first form throws out_of_memory or failure.
   [[nodiscard]] void* allocate(bytes size, bytes alignment = default_alignment) const {
     return try_allocate(size, alignment).value();
   }
   [[nodiscard]] result<void*> try_allocate(bytes size, bytes alignment = default_alignment) const;
-  /// A failure goes to the error handler.
+  /// Frees memory that nothing uses any more. A failure of the first form goes to the error
+  /// handler.
   void deallocate(void* pointer, bytes size) const noexcept;
   result<void> try_deallocate(void* pointer, bytes size) const;
 
+  /// The resource that requests go to.
   [[nodiscard]] const any_resource& upstream() const noexcept;
   /// Whether the handle means a resource.
   explicit operator bool() const noexcept { return state_ != nullptr; }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir::budget_member: processes that share a card and give way to each other.
+// weir::budget_member: a share of a card's memory for each process, with priorities.
 //
 //   auto memory = weir::caching_allocator::create(gpu).value();
 //   auto member = weir::budget_member::join(memory, {.share = {8_GiB, 20_GiB, 2}}).value();
 //
-// docs/budget.md is the guide; `weir budget` shows and changes the shares from outside. A program
-// as it is joins where the option `budget` is set, or the environment variable WEIR_BUDGET.
+// docs/budget.md is the guide; `weir budget` shows and changes the shares of running processes. An
+// unmodified program joins if the option `budget` or the environment variable WEIR_BUDGET is set.
 #pragma once
 
 #include <chrono>
@@ -25,14 +25,15 @@
 
 namespace weir { inline namespace v0 {
 
-/// What a process may have of a card.
+/// The share of a card's memory that a member has.
 struct budget_share {
-  /// What it gets whenever it needs it: others give way. The floors of all members together are at
-  /// most the card.
+  /// The guaranteed memory: others release memory for it. The floors of all members together are at
+  /// most the card's memory.
   bytes floor{};
-  /// What it never passes: a bound of its allocator's limit. More than the card means the card.
+  /// The upper bound of its allocator's limit. A value above the card's memory means all of it.
   bytes ceiling = bytes::max();
-  /// Between floor and ceiling: who has more is given way to by who has less. -1000 to 1000.
+  /// Between floor and ceiling, members of lower priority release memory for higher ones. -1000 to
+  /// 1000.
   int priority = 0;
 
   friend bool operator==(const budget_share&, const budget_share&) = default;
@@ -41,58 +42,60 @@ struct budget_share {
 /// "floor 8 GiB, ceiling 20 GiB, priority 2".
 [[nodiscard]] WEIR_API std::string to_string(const budget_share& share);
 
+/// The choices of a budget_member.
 struct budget_options {
-  budget_share share{};
-  /// What others see: up to 31 printable ASCII characters; empty: the program's name.
+  budget_share share{};  ///< the share to join with
+  /// The member's name: up to 31 printable ASCII characters; empty: the program's name.
   std::string name{};
-  /// Where the pages are; empty: /dev/shm/weir.budget.<user>. It must be the user's alone.
+  /// The folder of the budget files; empty: /dev/shm/weir.budget.<user>. Only the user may have
+  /// access.
   std::string folder{};
-  /// How often the page is looked at. 0: there is no thread, and the user calls serve().
+  /// How often a thread reads the budget file. 0: no thread; the program calls serve().
   std::chrono::milliseconds period{50};
-  /// The longest that a request waits for others to give way.
+  /// How long a request waits for other members to release memory.
   std::chrono::milliseconds patience{2000};
 };
 
 /// "floor=8GiB,ceiling=20GiB,priority=2,name=trainer": any of floor, ceiling, priority, name,
 /// folder, period and patience (in ms), each at most once, separated by commas or spaces.
-/// bad_option: it cannot be read.
+/// bad_option: the text is invalid.
 [[nodiscard]] WEIR_API result<budget_options> parse_budget(std::string_view text);
 
-/// One allocator's part in the budget of its card.
+/// The membership of one allocator in the budget of its card.
 ///
-/// While it lives the allocator's limit is the smaller of the ceiling of its share and of the limit
-/// that the program set: set_limit() cannot lift the ceiling, and joining lifts no limit. A request
-/// that finds no memory, though the limit allows it, asks others to give way: those that hold more
-/// than their floor, if the request is within this one's floor; else only those of lower priority.
-/// The lowest priority is asked first. Whoever is asked releases what it caches and evicts what is
-/// evictable (caching_allocator::shrink), but nothing below its floor, and takes no more for 200
-/// ms: until then its limit is what it kept. Live memory that is not evictable stays: nobody can
-/// take it away. An allocator may have several shares; the lowest ceiling counts.
+/// While it exists, the allocator's limit is the smaller of the share's ceiling and of the limit
+/// that the program set. If a request within the limit finds no memory, other members are asked to
+/// release some. A request within this member's floor asks all members above their floors, other
+/// requests only members of lower priority; the lowest priority is asked first. A member that is
+/// asked releases cached memory and evicts evictable memory (caching_allocator::shrink()), but not
+/// below its floor. For 200 ms after that its limit is what it kept. Live memory that is not
+/// evictable stays. An allocator may have several shares; the lowest ceiling applies.
 ///
-/// A thread of its own looks at the card's page every `period`; what the allocator's users pay is
-/// nothing while nobody asks. The share ends with this object, when the allocator is closed or its
-/// last handle ends, before that call returns, or with the process, however that ends. It does not
-/// keep the allocator alive. Any thread; in a forked child calls return driver_gone, and the share
+/// A background thread reads the card's budget file every `period`. Requests of the allocator pay
+/// nothing while no member asks. The share ends with this object, with the allocator (its close()
+/// or last handle, before that call returns), or with the process, also after a crash. It does not
+/// keep the allocator alive. Thread-safe. In a forked child calls return driver_gone, and the share
 /// stays the parent's.
 class WEIR_API budget_member {
  public:
-  /// invalid_argument: a floor above the ceiling, a name or time that cannot be, or a page that is
-  /// none; limit_exceeded: the floors would pass the card, or all places are taken (the detail says
-  /// who has what); not_supported: the device has no UUID, or /proc is not there; not_permitted:
-  /// the folder or page belongs to others, or others may use it; bad_version: another weir's page;
-  /// not_ready: somebody keeps the page locked.
+  /// Joins the budget of the allocator's card. invalid_argument: the floor is above the ceiling, a
+  /// name or time is invalid, or the file is not a budget file; limit_exceeded: the floors would
+  /// exceed the card, or the card has its most members (the detail lists who holds what);
+  /// not_supported: the device has no UUID, or /proc is missing; not_permitted: other users own or
+  /// can access the folder or the file; bad_version: another version of weir wrote the file;
+  /// not_ready: another process keeps it locked.
   [[nodiscard]] static result<std::unique_ptr<budget_member>> join(
       caching_allocator& allocator, const budget_options& options = {});
   ~budget_member();
   budget_member(const budget_member&) = delete;
   budget_member& operator=(const budget_member&) = delete;
 
-  /// As the page has it now: others may have changed it. closed: the allocator was closed.
+  /// The current share, which other processes may have changed. closed: the allocator is closed.
   [[nodiscard]] result<budget_share> share() const;
-  /// The errors of join(). closed: the allocator was closed.
+  /// Changes the share. Errors as for join(); closed: the allocator is closed.
   result<void> set_share(const budget_share& share) const;
-  /// Looks at the page: follows a changed share, and gives way if asked. Returns how much memory
-  /// was released. closed: the allocator was closed.
+  /// Reads the budget file: adopts a changed share, and releases memory if asked to. Returns how
+  /// much was released. closed: the allocator is closed.
   result<bytes> serve() const;
 
  private:
@@ -104,45 +107,48 @@ class WEIR_API budget_member {
 
 // --- From outside --------------------------------------------------------------------------------
 
-/// A member as the page shows it.
+/// A member as listed in the budget file.
 struct budget_row {
-  int process = 0;
-  int number = 0;  ///< of its members, from 1
-  std::string name{};
-  budget_share share{};
-  bytes held{};   ///< what its allocator had reserved when it last looked
-  bytes asked{};  ///< what others wait for it to release
-  bytes given{};  ///< what it released for others so far
+  int process = 0;       ///< the number of its process
+  int number = 0;        ///< counts the members of its process, from 1
+  std::string name{};    ///< budget_options::name
+  budget_share share{};  ///< its current share
+  bytes held{};          ///< what its allocator had reserved when it last read the file
+  bytes asked{};         ///< what other members wait for it to release
+  bytes given{};         ///< what it has released for others so far
 };
 
 /// "process 7, number 1, name trainer, floor 8 GiB, …".
 [[nodiscard]] WEIR_API std::string to_string(const budget_row& row);
 
+/// The budget of one card.
 struct card_budget {
-  std::string card{};  ///< "GPU-…", its UUID
-  bytes capacity{};
-  std::vector<budget_row> members{};  ///< those that are running, in the order of their places
+  std::string card{};                 ///< "GPU-…", its UUID
+  bytes capacity{};                   ///< the card's memory
+  std::vector<budget_row> members{};  ///< those that are running, in the order of the file
 };
 
 /// A line for the card, and one for each member.
 [[nodiscard]] WEIR_API std::string to_string(const card_budget& budget);
 
+/// The budgets of all cards of this user.
 struct budget_listing {
   std::vector<card_budget> cards{};  ///< by UUID
-  std::vector<error> refused{};      ///< pages that cannot be read, and why
+  std::vector<error> refused{};      ///< files that cannot be read, and why
 };
 
-/// The cards' numbers, and the errors of those that were refused.
+/// The cards' figures, and the errors of refused files.
 [[nodiscard]] WEIR_API std::string to_string(const budget_listing& listing);
 
-/// All pages of this user; none is no error. not_permitted: the folder is not the user's alone.
+/// Reads all budget files of this user; there may be none. not_permitted: other users can access
+/// the folder.
 [[nodiscard]] WEIR_API result<budget_listing> read_budgets(const std::string& folder = {});
-/// Changes the share of a member, which follows when it next looks. not_found: it is gone; else the
-/// errors of budget_member::join().
+/// Changes the share of a member, which adopts it when it next reads the file. not_found: the
+/// member has ended; otherwise the errors of budget_member::join().
 WEIR_API result<void> change_budget(std::string_view card, int process, int number,
                                     const budget_share& share, const std::string& folder = {});
-/// Takes back the shares of processes that ended, which whoever joins or asks does, too. Returns
-/// how many there were.
+/// Removes the shares of processes that have ended, and returns how many. Joining and asking for
+/// memory do this, too.
 WEIR_API result<std::size_t> clear_budgets(const std::string& folder = {});
 
 }}  // namespace weir::v0

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages with descriptors between two processes of one machine: a Unix socket with deadlines.
+// share_channel: messages with file descriptors between two processes, over a Unix socket with
+// deadlines.
 #pragma once
 
 #include <sys/types.h>
@@ -17,10 +18,10 @@
 
 namespace weir { inline namespace v0 {
 
-/// The sender of a message, as the kernel says. A process of another PID namespace has number 0.
+/// The sender of a message, as reported by the kernel.
 struct share_peer {
-  pid_t process = 0;
-  uid_t user = 0;
+  pid_t process = 0;  ///< 0 for a process of another PID namespace
+  uid_t user = 0;     ///< its user
 
   friend bool operator==(const share_peer&, const share_peer&) = default;
 };
@@ -30,41 +31,48 @@ struct share_peer {
 
 /// A received message. Its descriptors are closed with it.
 struct share_message {
-  std::vector<std::byte> content;
-  std::vector<descriptor> descriptors;
-  share_peer from;
+  std::vector<std::byte> content;       ///< the bytes of the message
+  std::vector<descriptor> descriptors;  ///< the descriptors that came with it
+  share_peer from;                      ///< the sender
 };
 
-/// One end of a connection that keeps messages whole (SOCK_SEQPACKET).
+/// One end of a connection that preserves message boundaries (SOCK_SEQPACKET).
 ///
-/// Open unless moved from or closed (moved_from). Every call has a deadline, which
-/// milliseconds::max() puts off for ever; one that passes is not_ready and leaves nothing half sent
-/// or half received. A peer that closed its end or died is peer_closed, after everything it had
-/// sent was received. One thread at a time may move or close it; any may send and receive.
+/// Open unless moved from or closed (moved_from). Every call has a deadline; milliseconds::max()
+/// means none. not_ready: the deadline passed; no message is partly sent or received. peer_closed:
+/// the other process closed its end or ended, and everything it sent was received. One thread at a
+/// time may move or close it; any thread may send and receive.
 class WEIR_API share_channel {
  public:
+  /// How long a call may wait; milliseconds::max(): without a limit.
   using timeout = std::chrono::milliseconds;
+  /// The most bytes of one message.
   static constexpr std::size_t most_content = 4096;
 
-  /// Two ends joined to each other: keep one and let a child process inherit the other.
+  /// Two connected ends: keep one and let a child process inherit the other.
   [[nodiscard]] static result<std::pair<share_channel, share_channel>> pair();
-  /// An end that was inherited or received. invalid_argument: no such socket.
+  /// Takes an end that was inherited or received. invalid_argument: it is not such a socket.
   [[nodiscard]] static result<share_channel> adopt(descriptor end);
-  /// To a share_listener. not_found: nobody listens there; invalid_argument: the path is none.
+  /// Connects to a share_listener. not_found: no process listens there; invalid_argument: the path
+  /// is invalid.
   [[nodiscard]] static result<share_channel> connect(const std::string& path, timeout limit);
 
+  /// Whether it is open.
   explicit operator bool() const noexcept { return static_cast<bool>(end_); }
+  /// The socket, e.g. for poll(); ownership stays here.
   [[nodiscard]] int get() const noexcept { return end_.get(); }
   /// Passes the socket to the caller.
   [[nodiscard]] descriptor release() noexcept { return std::move(end_); }
+  /// Closes this end. Idempotent.
   void close() noexcept { end_ = descriptor{}; }
 
-  /// The descriptors stay the caller's. invalid_argument: too long or too many.
+  /// Sends a message; the descriptors stay the caller's. invalid_argument: too many bytes or
+  /// descriptors.
   result<void> send(std::span<const std::byte> content, std::span<const int> descriptors,
                     timeout limit) const;
-  /// invalid_argument: a message that is empty, too long or has too many descriptors;
-  /// limit_exceeded: this process has no room for its descriptors (RLIMIT_NOFILE). It is dropped,
-  /// its descriptors are closed, the next one can be received.
+  /// Receives the next message. invalid_argument: it is empty, too long or has too many
+  /// descriptors; limit_exceeded: this process cannot open more descriptors (RLIMIT_NOFILE). Such a
+  /// message is dropped and its descriptors are closed; the next one can be received.
   [[nodiscard]] result<share_message> receive(timeout limit) const;
 
  private:
@@ -74,19 +82,21 @@ class WEIR_API share_channel {
   descriptor end_;
 };
 
-/// A path that other processes of the same user connect to. The file goes with this object, unless
-/// something else has its name by then. One thread at a time.
+/// A path that other processes of the same user connect to. The file is removed with this object,
+/// unless it was replaced by then. One thread at a time.
 class WEIR_API share_listener {
  public:
-  /// invalid_argument: the path is empty, too long or has a byte 0; not_permitted: something is
-  /// there already.
+  /// Creates the socket. invalid_argument: the path is empty, too long or contains a null
+  /// character; not_permitted: a file of this name exists.
   [[nodiscard]] static result<share_listener> listen(std::string path);
   ~share_listener();
   share_listener(share_listener&& other) noexcept = default;
   share_listener& operator=(share_listener&& other) noexcept;
 
-  /// not_ready: nobody came in time; system: the process had no descriptor left all that time.
+  /// Waits for a process that connects. not_ready: none connected in time; system: the process had
+  /// no free descriptor during that time.
   [[nodiscard]] result<share_channel> accept(share_channel::timeout limit) const;
+  /// The path as given to listen().
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:

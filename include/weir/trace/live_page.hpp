@@ -2,8 +2,8 @@
 // weir::live_page: an allocator's counters in shared memory, for other processes to read while it
 // runs.
 //
-// `weir top PID` shows it. A program that does not publish it by itself does so where the option
-// `live` is on, or the environment variable WEIR_LIVE.
+// `weir top PID` shows it. An unmodified program publishes it if the option `live` or the
+// environment variable WEIR_LIVE is on.
 #pragma once
 
 #include <chrono>
@@ -22,28 +22,31 @@
 
 namespace weir { inline namespace v0 {
 
+/// The choices of a live_page.
 struct live_page_options {
-  /// The page is written anew when a reader asks, once in this time at most; at least 10 ms.
+  /// The page is updated when a reader requests it, at most once in this time; at least 10 ms.
   std::chrono::milliseconds period{500};
 };
 
 /// A page of shared memory, /dev/shm/weir.<process>.<number>, with the counters of one allocator.
 ///
-/// A thread of its own takes the allocator's stats and a snapshot and writes them there when a
-/// reader asks; what the allocator's users pay is what these calls cost them, and nothing while
-/// nobody reads. Where a snapshot takes long it is taken less often, so that snapshots take half a
-/// per cent of the time at most. The page goes with this object, or with the allocator, whichever
-/// is first; it does not keep the allocator alive, but for the moment of a snapshot. For the same
-/// user alone. In a forked child it does nothing.
+/// When a reader requests it, a background thread takes the allocator's stats and a snapshot and
+/// writes them to the page. Requests of the allocator pay what these calls cost, and nothing
+/// without a reader. Slow snapshots are taken less often, so that they take at most half a per cent
+/// of the time. The page ends with this object or with the allocator, whichever is first; it keeps
+/// the allocator alive only during a snapshot. Only processes of the same user can read it. In a
+/// forked child it does nothing.
 class WEIR_API live_page {
  public:
-  /// invalid_argument: the period is too short; system: no shared memory to be had.
+  /// Publishes a page for the allocator. invalid_argument: the period is too short; system: shared
+  /// memory is not available.
   [[nodiscard]] static result<std::unique_ptr<live_page>> publish(
       caching_allocator& allocator, const live_page_options& options = {});
   ~live_page();
   live_page(const live_page&) = delete;
   live_page& operator=(const live_page&) = delete;
 
+  /// The file of the page.
   [[nodiscard]] const std::string& path() const noexcept;
 
  private:
@@ -53,46 +56,48 @@ class WEIR_API live_page {
   std::unique_ptr<publisher> state_;
 };
 
+/// The memory of one tag.
 struct live_tag {
-  std::string name;  ///< empty: no tag
-  byte_gauge requested;
-  std::uint64_t blocks = 0;
+  std::string name;          ///< empty: no tag
+  byte_gauge requested;      ///< requested and not freed
+  std::uint64_t blocks = 0;  ///< live blocks
 };
 
+/// The memory of one stream.
 struct live_stream {
-  stream_id stream{};
-  bytes live{};   ///< allocated for it
-  bytes bound{};  ///< freed by it, and its own until it has completed what was queued then
+  stream_id stream{};  ///< which stream
+  bytes live{};        ///< live memory allocated for it
+  bytes bound{};       ///< free memory that only this stream can reuse now
 };
 
-/// The content of a page, of one moment.
+/// The content of a page, a consistent snapshot.
 struct live_view {
-  int process = 0;
-  int device = 0;
-  std::string card{};  ///< the device's UUID, "GPU-…"; empty where the driver does not say
-  bytes device_total{};
-  std::uint64_t updates = 0;  ///< how often the page was written
-  memory_stats stats;
-  std::vector<live_tag> tags;        ///< most bytes first, 32 at most
-  std::vector<live_stream> streams;  ///< most bytes first, 32 at most
+  int process = 0;       ///< the number of the process
+  int device = 0;        ///< the number of the device in that process
+  std::string card{};    ///< the device's UUID, "GPU-…"; empty if the driver does not report it
+  bytes device_total{};  ///< the device's memory
+  std::uint64_t updates = 0;         ///< how often the page was written
+  memory_stats stats;                ///< of the allocator
+  std::vector<live_tag> tags;        ///< most bytes first, at most 32
+  std::vector<live_stream> streams;  ///< most bytes first, at most 32
 };
 
-/// The pages of a process, in the order in which they were published, each at most its period old.
-/// A process that does not answer for two periods (2 seconds at most) is shown as it was last.
-/// not_found: it has none; invalid_argument: a file of that name is no such page; bad_version:
-/// another weir wrote it.
+/// The pages of a process, in the order of their publication, each at most its period old. If the
+/// process does not answer for two periods (at most 2 seconds), the last content is returned.
+/// not_found: it has no page; invalid_argument: a file of that name is not a page; bad_version:
+/// another version of weir wrote it.
 [[nodiscard]] WEIR_API result<std::vector<live_view>> read_live_pages(int process);
 
+/// The pages of all processes of this user.
 struct live_listing {
-  std::vector<live_view> views{};  ///< by process, and in the order in which it published them
-  std::vector<error> refused{};    ///< files that look like live pages and are none, and why
+  std::vector<live_view> views{};  ///< by process, in the order of publication
+  std::vector<error> refused{};    ///< files with names of pages that are not valid, and why
 };
 
-/// The pages of all running processes of this user. One that does not answer for 100 ms is shown as
-/// it was last. Pages that processes left behind when they crashed are removed; so they are where
-/// another is published.
+/// The pages of all running processes of this user. If a process does not answer for 100 ms, its
+/// last content is returned. Removes pages of crashed processes, as publish() does.
 [[nodiscard]] WEIR_API live_listing read_all_live_pages();
-/// The views by their words, and the errors of files that were refused.
+/// The text of each view, and the errors of refused files.
 [[nodiscard]] WEIR_API std::string to_string(const live_listing& listing);
 
 /// "name weights, requested 3 MiB (peak 4 MiB), blocks 2", "stream 7, live 3 MiB, bound 0 B".

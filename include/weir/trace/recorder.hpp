@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir::recorder: writes what happens to an allocator's memory to a .weirtrace, while it happens.
+// weir::recorder: writes the memory events of an allocator to a .weirtrace file as they happen.
 //
 //   auto recorder = weir::recorder::start("run.weirtrace").value();
 //   auto registration = memory.add_observer(*recorder).value();
@@ -7,8 +7,8 @@
 //   registration.close();
 //   recorder->close().value();
 //
-// A program that does not do so is recorded where the option `record` names a file, or the
-// environment variable WEIR_RECORD.
+// An unmodified program is recorded if the option `record` or the environment variable WEIR_RECORD
+// names a file.
 #pragma once
 
 #include <chrono>
@@ -30,67 +30,71 @@ namespace trace {
 class event_collector;
 }
 
+/// The choices of a recorder.
 struct recorder_options {
-  /// How many events a thread can have waiting to be written, 64 bytes each; 16 to 2^24, rounded up
-  /// to a power of two.
+  /// How many unwritten events a thread can have, 64 bytes each; 16 to 2^24, rounded up to a power
+  /// of two.
   std::uint32_t ring_events = std::uint32_t{1} << 15;
-  /// What happens to an event when its thread has that many waiting: it waits for the writer, or is
-  /// dropped and counted.
+  /// Whether an event is dropped and counted if its thread has that many; otherwise the thread
+  /// waits for the writer.
   bool drop_when_full = false;
-  /// Whether allocations and frees carry the stack that led to them; some microseconds each.
+  /// Whether allocations and frees are recorded with their call stacks; costs some microseconds
+  /// each.
   bool stacks = false;
   /// zstd's level, 1 to 19; 0 stores uncompressed.
   int level = 3;
-  /// What a crash may lose at most.
+  /// How often events are written to the file: the most that a crash loses.
   std::chrono::milliseconds flush_every{200};
-  std::string program{};  ///< for titles; the process's name if empty
-  std::string device{};   ///< its name
-  bytes device_capacity{};
+  std::string program{};    ///< for titles; the process's name if empty
+  std::string device{};     ///< the device's name, for titles
+  bytes device_capacity{};  ///< the device's memory; 0 if unknown
 };
 
+/// The counters of a recorder.
 struct recorder_stats {
   std::uint64_t written = 0;  ///< events in the file
-  std::uint64_t dropped = 0;
-  std::uint64_t threads = 0;
-  bytes file_size{};
+  std::uint64_t dropped = 0;  ///< events lost because a ring was full
+  std::uint64_t threads = 0;  ///< threads that caused events
+  bytes file_size{};          ///< written so far
 };
 
-/// Receives the events of one allocator, and writes them to a file on a thread of its own.
+/// An observer that writes the events of one allocator to a file, on a background thread.
 ///
-/// Every event that was received before close() is in the file, in an order in which it can have
-/// happened, unless it was dropped by choice or the disk was full. The file appears under its name
-/// at close(); until then, and after a crash, it is a readable trace named `<path>.<process>.part`.
-/// If the file cannot be written any further, recording ends, the error goes to the error handler
-/// and is what close() returns; what stood under the name stays as it was.
+/// Every event that was received before close() is in the file, in a possible order, unless it was
+/// dropped (drop_when_full) or the disk was full. The file gets its name at close(); until then,
+/// and after a crash, it is a readable trace named `<path>.<process>.part`. If the file cannot be
+/// written, recording ends; the error goes to the error handler and is returned by close(), and an
+/// existing file of that name is unchanged.
 ///
-/// Where it is added to an allocator that is in use already, the recording begins with what the
-/// allocator holds then: reservations, and live blocks, which have no stack.
+/// If the allocator is already in use, the recording starts with what it holds: reservations, and
+/// live blocks, which have no stack.
 ///
-/// One allocator at a time: pools and addresses are told apart by their numbers alone. Outlives its
-/// registration with the allocator. Any thread may call anything at any time, but nothing else
-/// while the destructor runs. In a forked child it does nothing. An event costs its thread some ten
-/// nanoseconds.
+/// Use it for one allocator only, because pools and addresses are identified by their numbers. Must
+/// outlive its registration. Thread-safe, except that no other call may run during the destructor.
+/// In a forked child it does nothing. An event costs its thread some ten nanoseconds.
 class WEIR_API recorder final : public event_sink {
  public:
-  /// invalid_argument: an option is out of range; system: the file cannot be created;
-  /// no_host_memory: the host has no memory for it, and there is no file.
+  /// Starts a recording. invalid_argument: an option is out of range; system: the file cannot be
+  /// created; no_host_memory: the host is out of memory, and there is no file.
   [[nodiscard]] static result<std::unique_ptr<recorder>> start(
       const std::string& path, const recorder_options& options = {});
-  /// As close(); what fails goes to the error handler.
+  /// As close(); failures go to the error handler.
   ~recorder() override;
   recorder(const recorder&) = delete;
   recorder& operator=(const recorder&) = delete;
 
+  /// As event_sink says; the recorder wants existing memory, too.
   void on_event(const memory_event& event) noexcept override;
   [[nodiscard]] bool wants_existing() const noexcept override { return true; }
   void on_existing(const memory_event& event) noexcept override;
-  /// Puts a remark of the user's between the events.
+  /// Adds a remark between the events; steps of a program are separated by markers.
   void marker(std::string_view text) noexcept;
 
-  /// Returns when everything received so far is in the file.
+  /// Waits until everything received so far is in the file.
   result<void> flush();
-  /// Ends the recording; what is received later is ignored. Twice does no harm.
+  /// Ends the recording; later events are ignored. Idempotent.
   result<void> close();
+  /// The counters so far.
   [[nodiscard]] recorder_stats stats() const;
 
  private:

@@ -13,11 +13,10 @@
 
 namespace weir { inline namespace v0 {
 
-/// What reading a trace may cost at most; a file that claims more is refused before memory is
-/// taken.
+/// Limits for reading a trace; a file that declares more is refused before memory is allocated.
 struct trace_limits {
-  std::uint64_t events = std::uint64_t{256} << 20;
-  std::uint64_t bytes = std::uint64_t{8} << 30;  ///< of the file's frames, uncompressed
+  std::uint64_t events = std::uint64_t{256} << 20;  ///< the most events
+  std::uint64_t bytes = std::uint64_t{8} << 30;     ///< the most bytes of all frames, uncompressed
   /// Events, and names, for each byte of the file, beyond the first four million. Recordings of
   /// programs have about one. Without this bound, a compressed file of a few KiB could ask for
   /// gigabytes of memory.
@@ -32,32 +31,33 @@ struct trace_limits {
   }
 };
 
-/// Whether these bytes begin as a .weirtrace does.
+/// Whether the bytes start like a .weirtrace file.
 [[nodiscard]] WEIR_API bool is_trace(std::string_view bytes) noexcept;
 
-/// Reads a whole file. What is cut or damaged gives everything before the damage, and
-/// recording::damage says where and why.
+/// Reads a whole file. If it is incomplete or damaged, everything before the damage is returned,
+/// and recording::damage says where and why.
 ///
-/// not_found: no such file; invalid_argument: no .weirtrace; bad_version: of a later weir;
-/// not_supported: it is compressed and this machine has no libzstd.so.1; limit_exceeded: more than
-/// `limits` allows; system: it cannot be read.
+/// not_found: the file does not exist; invalid_argument: it is not a .weirtrace file; bad_version:
+/// a later weir wrote it; not_supported: it is compressed and this machine has no libzstd.so.1;
+/// limit_exceeded: more than `limits` allow; system: it cannot be read.
 [[nodiscard]] WEIR_API result<recording> read_trace(const std::string& path,
                                                     const trace_limits& limits = {});
-/// The same of bytes in memory.
+/// The same for bytes in memory.
 [[nodiscard]] WEIR_API result<recording> read_trace_from(std::string_view bytes,
                                                          const trace_limits& limits = {});
 
+/// The choices of write_trace().
 struct trace_write_options {
-  /// zstd's level, 1 to 19; 0 stores without compression, as is done where there is no
-  /// libzstd.so.1.
+  /// zstd's level, 1 to 19; 0 stores without compression, which is also done if libzstd.so.1 is
+  /// missing.
   int level = 19;
 };
 
-/// Writes a recording; its `damage` is not kept. The file appears under its name when it is whole,
-/// and replaces one that was there; if anything fails, what was there stays.
+/// Writes a recording, without its `damage`. The complete file replaces an existing one; after a
+/// failure the existing file is unchanged.
 ///
-/// invalid_argument: the recording breaks its own rules (see weir::recording), the detail names the
-/// event; system: the file cannot be written, e.g. because the disk is full.
+/// invalid_argument: the recording violates the rules of weir::recording; the detail names the
+/// event. system: the file cannot be written, e.g. because the disk is full.
 [[nodiscard]] WEIR_API result<void> write_trace(const recording& recording, const std::string& path,
                                                 const trace_write_options& options = {});
 
