@@ -36,6 +36,7 @@
 #include "weir/device/virtual_memory.hpp"
 #include "weir/driver/table.hpp"
 #include "weir/driver/types.hpp"
+#include "weir/growable/growable_memory.hpp"
 #include "weir/host/host_arena.hpp"
 #include "weir/observe/events.hpp"
 #include "weir/observe/stats.hpp"

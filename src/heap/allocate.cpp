@@ -99,11 +99,19 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   const order::named_stream named{order_, slot};
   // What waits for a later call; its trouble is not that of the request.
   if (checks_ != debug_checks::off) static_cast<void>(checked_frees_.inspect_freed(driver));
-  WEIR_TRY_VALUE(chosen, route(to.from));
+  pool_state* chosen = pools_.front().get();
+  if (!to.whole_handle) {
+    WEIR_TRY_VALUE(routed, route(to.from));
+    chosen = routed;
+  }
   if (!capturing && (captures_.any_declared() || detect_captures_)) {
     WEIR_TRY(driver.entered());
     WEIR_TRY_VALUE(now, stream.ref.capture(driver.enter()));
     capturing = now.status;
+  }
+  if (to.whole_handle && capturing == capture_status::active) {
+    return error{{.code = errc::capture_forbidden,
+                  .detail = "growable memory is committed before the capture begins"}};
   }
 
   const tag tag = current_tag();
@@ -138,7 +146,9 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   result<block_index> room = no_block;
   try {
     const accounts::claim claimed{accounts_, tag, complete.units * unit};
-    room = to.address == 0 ? search.find_room() : search.find_room_at(to.address);
+    room = to.address != 0    ? search.find_room_at(to.address)
+           : to.only_free_now ? search.find_free_room()
+                              : search.find_room();
   } catch (const callback_exception&) {
     count_failure();
     throw;
@@ -148,9 +158,12 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   if (!room && room.code() == errc::out_of_memory) count_failure();
   if (!room) return std::move(room).error();
   const block_index index = *room;
+  if (index == no_block && to.only_free_now) return errc::not_found;
   if (index == no_block) return fail();
   if (search.missed()) accounts_.missed(search.account());
-  hand_out(index, size, search.account(), search.pool(), order_.id(slot), cache);
+  const bytes given = to.whole_handle ? bytes{blocks_[index].size()} : size;
+  hand_out(index, given, search.account(), search.pool(), order_.id(slot),
+           to.whole_handle ? nullptr : cache);
   if (!search.pool().for_graphs) progress_.share_if_due();
   return reinterpret_cast<void*>(blocks_[index].address);
 }

@@ -124,7 +124,8 @@ central_heap::central_heap(weir::device device, const allocator_options& options
       inspector_{*this, *this, suspended_peak_, backup_, sizeof(central_heap)},
       observation_{*this, inspector_, limits_},
       peers_{*this, residency_, *this, *this},
-      checked_frees_{*this, progress_, inspector_, pool_registry_} {
+      checked_frees_{*this, progress_, inspector_, pool_registry_},
+      lender_{*this, progress_, *this} {
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
   placement_.unlocked = this;
   if (options.debug_stacks || checks_ != debug_checks::off) {
@@ -153,6 +154,7 @@ central_heap::~central_heap() {
   }
   // Stores that are left end with the core, after this object.
   placement_.unlocked = nullptr;
+  placement_.outside = nullptr;
 }
 
 void central_heap::call_unlocked(call made, void* argument) noexcept {
@@ -213,6 +215,8 @@ result<void> central_heap::release_all(std::optional<error>& leaked) {
   if (may_be_used) {
     outcome = keep_memory(std::move(outcome).error(), driver);
   } else if (!gone) {
+    auto ended = lender_.end(driver.enter());
+    if (!ended && outcome) outcome = std::move(ended);
     for (const auto& each : pools_) {
       if (each->memory == nullptr) continue;
       auto closing = each->memory->close(driver.enter());

@@ -19,6 +19,7 @@
 #include "heap/capture_pools.hpp"
 #include "heap/checked_frees.hpp"
 #include "heap/graph_pools.hpp"
+#include "heap/handle_lender.hpp"
 #include "heap/heap_backup.hpp"
 #include "heap/heap_callbacks.hpp"
 #include "heap/heap_core.hpp"
@@ -63,6 +64,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                            private reclamation_host,
                            private inspector_host,
                            private peer_access_host,
+                           private handle_lender_host,
                            private heap_limits_host,
                            private pool_registry_host,
                            private capture_pools_host,
@@ -155,6 +157,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   using heap_core::usable;
   /// Access of other devices to the memory.
   [[nodiscard]] peer_access& peers() noexcept { return peers_; }
+  /// Lending whole handles to growable memory.
+  [[nodiscard]] handle_lender& lender() noexcept { return lender_; }
   /// What the heap holds, and why it refused something.
   [[nodiscard]] inspector& inspection() noexcept { return inspector_; }
   /// How the latest requests went. For who knows that no other thread is inside: reading it takes
@@ -166,7 +170,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   struct destination {
     const pool* from = nullptr;  // null: where it belongs
     bool chosen_by_user = false;
-    std::uint64_t address = 0;  // exactly there; 0: anywhere
+    std::uint64_t address = 0;   // exactly there; 0: anywhere
+    bool whole_handle = false;   // of the allocator's own memory, as handle_lender needs it
+    bool only_free_now = false;  // errc::not_found rather than a search for room
   };
 
   // --- fast_path.hpp, fast_path.cpp. A stream of id 0 stands for the block's own. ---------------
@@ -243,6 +249,16 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   void emit_to_observer(memory_event_kind kind, const block& block, stream_id stream,
                         account_number account) const noexcept WEIR_REQUIRES(mutex_);
 
+  // --- lend.cpp ---------------------------------------------------------------------------------
+
+  [[nodiscard]] bool lends_handles() const override WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<block_index> allocate_handle(bytes size, const identified_stream& stream,
+                                                    const handle_source& from) override
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> free_handle(std::uint64_t block,
+                                         const identified_stream& stream) override
+      WEIR_REQUIRES(mutex_);
+
   // --- free.cpp ---------------------------------------------------------------------------------
 
   [[nodiscard]] result<void> free_locked(void* pointer, const identified_stream* stream,
@@ -295,6 +311,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   observer_registry observation_;
   peer_access peers_;
   checked_frees checked_frees_;
+  handle_lender lender_;
 };
 
 }}}  // namespace weir::v0::heap

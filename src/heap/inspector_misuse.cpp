@@ -93,6 +93,10 @@ result<std::string> inspector::describe_address(const void* pointer) try {
                   true, each->memory->is_suspended());
     }
   }
+  if (core_.placement_.outside != nullptr) {
+    std::string page = core_.placement_.outside->describe(address);
+    if (!page.empty()) return page;
+  }
   if (core_.history_ != nullptr) {
     const auto last = core_.history_->block_over(address);
     if (last.size != 0)

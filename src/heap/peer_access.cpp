@@ -38,6 +38,8 @@ result<void> peer_access::enable(weir::device peer) try {
   WEIR_TRY(driver.entered());
   for (const auto& each : core_.pools_)
     if (each->memory != nullptr) WEIR_TRY(each->memory->grant(right, driver.enter()));
+  if (core_.placement_.outside != nullptr)
+    WEIR_TRY(core_.placement_.outside->grant(right, driver.enter()));
   rights.push_back(right);
   return {};
 } catch (const std::bad_alloc&) {

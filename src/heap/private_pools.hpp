@@ -64,6 +64,7 @@ struct pool_state {
   std::thread::id moved_by{};  // … and the thread that does it; none: one of the heap's
   std::optional<suspendable_options> suspendable;  // it is meant to be suspended
   bool handles_seen = false;  // somebody was told its handles, and may have mapped them elsewhere
+  std::uint32_t lent = 0;     // handles that are mapped in growable memory
   // While it is suspended:
   suspended_requests requests{};   // what they do
   std::vector<saved_range> saved;  // by address

@@ -128,6 +128,7 @@ result<bool> reclamation::take_pending_behind_waits(const request& wanted, const
 
 result<fallback_room> reclamation::fit_in_fallback(const request& wanted) {
   core_.mutex_.assert_held();
+  if (wanted.whole_handle) return fallback_room{};  // those of other pools may be released
   for (const auto& each : core_.pools_) {
     if (!each->is_fallback || each->memory == nullptr) continue;
     if (each->where != residence::resident) continue;

@@ -115,6 +115,11 @@ result<void> residency::may_suspend(const pool_state& pool) const {
         {.code = errc::not_supported,
          .detail = "exportable memory cannot be suspended: other processes may hold its handles"}};
   }
+  if (pool.lent != 0) {
+    return error{{.code = errc::not_supported,
+                  .detail = "growable memory holds pages of the allocator's own memory; suspend or "
+                            "decommit it first"}};
+  }
   return {};
 }
 

@@ -135,6 +135,9 @@ result<suspend_outcome> residency::carry_out(queued_move& move, driver_access& d
     return suspend_outcome{};
   }
   move.progress.advance(move_stage::reading);
+  // What growable memory parked: its memory would not go.
+  if (done && core_.placement_.outside != nullptr)
+    done = core_.placement_.outside->unmap_all(driver.enter());
   if (done) done = plan_suspend(moves);
   bool gone = false;
   static_cast<void>(core_.without_lock([&] {

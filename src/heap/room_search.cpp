@@ -63,6 +63,12 @@ result<block_index> room_search::find_room() {
   }
 }
 
+result<block_index> room_search::find_free_room() {
+  WEIR_TRY(prepare());
+  flush_unbinned();
+  return pool_->memory->fit(wanted_);
+}
+
 result<block_index> room_search::find_room_at(std::uint64_t address) {
   WEIR_TRY(prepare());
   return pool_->memory->fit_at(address, wanted_);

@@ -34,6 +34,8 @@ class room_search {
   [[nodiscard]] result<void> know_capture(capture_status status);
   /// A block of kind live; no_block: out of memory.
   [[nodiscard]] result<block_index> find_room();
+  /// The same without a driver call, of memory that is free for the stream.
+  [[nodiscard]] result<block_index> find_free_room();
   /// The same at exactly that address, or why there is none.
   [[nodiscard]] result<block_index> find_room_at(std::uint64_t address);
 

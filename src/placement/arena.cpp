@@ -25,7 +25,8 @@ arena::arena(placement_context& shared, pool_id pool, growth_rules rules, addres
       planner_{core_, planned_, *this},
       mover_{core_, *this},
       suspender_{core_, *this},
-      inspector_{core_, *this} {}
+      inspector_{core_, *this},
+      whole_{core_} {}
 
 arena::~arena() = default;
 
@@ -72,6 +73,11 @@ block_index arena::take(const free_place& place, const request& wanted) noexcept
 }
 
 result<block_index> arena::fit_at(std::uint64_t address, const request& wanted) {
+  if (wanted.whole_handle) {
+    const block_index taken = take(whole_.find_at(address, wanted), wanted);
+    if (taken != no_block) return taken;
+    return error{{.code = errc::not_ready, .detail = "the handle is not free as a whole"}};
+  }
   const std::uint64_t end = address + wanted.units * unit;
   const block_index first = block_over(address);
   for (block_index at = first;; at = core_.runs[at].after) {
@@ -105,6 +111,10 @@ block_index arena::block_over(std::uint64_t address) const noexcept {
 
 result<block_index> arena::rearrange(const request& wanted, reach whose,
                                      const context_scope& bound) {
+  if (wanted.whole_handle) {
+    if (whose == reach::usable) return no_block;  // fit() found all there is
+    return borrow_handle(wanted, bound);
+  }
   if (whose == reach::behind_wait) {
     // It is asked when what is usable was not enough: without others' runs there is no more.
     if (!core_.runs.others_have_runs(wanted.stream)) return no_block;
@@ -148,7 +158,34 @@ result<block_index> arena::borrow(const request& wanted, const context_scope& bo
   return take({.first = best, .start = usual_.limits_in(best, wanted).start}, wanted);
 }
 
+block_index arena::take_handle(const handle_place& found, const request& wanted) noexcept {
+  request part = wanted;
+  part.units = static_cast<std::uint32_t>(found.units);
+  return take(found.place, part);
+}
+
+/// As borrow(), of a whole handle.
+result<block_index> arena::borrow_handle(const request& wanted, const context_scope& bound) {
+  const free_place place = whole_.find(wanted, reach::behind_wait).place;
+  if (place.first == no_block) return no_block;
+  const stamp freed = core_.runs.stamp_of(core_.runs[place.first]);
+  WEIR_TRY_VALUE(waits, shared_.wait(wanted.stream, freed, bound));
+  if (!waits) return no_block;
+  return take(place, wanted);
+}
+
+/// A handle of exactly the request's size.
+result<block_index> arena::create_handle(const request& wanted, const context_scope& bound) {
+  if (!shared_.may_reserve(wanted.units * unit)) return no_block;
+  mover_.unblock(bound);
+  core_.runs.join_holes();
+  room_plan plan = whole_.plan_new(wanted);
+  if (!plan.complete) return no_block;
+  return mover_.carry_out(plan, wanted, bound);
+}
+
 result<block_index> arena::grow(const request& wanted, const context_scope& bound) {
+  if (wanted.whole_handle) return create_handle(wanted, bound);
   WEIR_TRY_VALUE(hopeless, lacks_memory_for(wanted, bound));
   if (hopeless) return no_block;
   WEIR_TRY_VALUE(room, grow_apart(wanted, bound));

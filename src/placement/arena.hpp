@@ -19,6 +19,7 @@
 #include "placement/growth.hpp"
 #include "placement/planned_places.hpp"
 #include "placement/usual_places.hpp"
+#include "placement/whole_handles.hpp"
 #include "weir/device/virtual_memory.hpp"
 
 namespace weir { inline namespace v0 { namespace placement {
@@ -46,6 +47,7 @@ namespace weir { inline namespace v0 { namespace placement {
 /// Joins its parts, which do not know each other and ask for the rest by arena_host:
 ///
 ///   planned_places, careful_places, usual_places    where a block goes, one on top of the other
+///   whole_handles                                   where a block goes that is a handle by itself
 ///   arena_planner                                   where room could be made, and with what
 ///   arena_mover                                     makes it, and gives memory back
 ///   arena_suspender                                 what goes and comes back with a suspension
@@ -62,6 +64,8 @@ class arena final : public backing_store, private arena_host {
   ~arena() override;
 
   [[nodiscard]] block_index fit(const request& wanted) override {
+    if (wanted.whole_handle) [[unlikely]]
+      return take_handle(whole_.find(wanted, reach::usable), wanted);
     return take(planned_.fit(wanted), wanted);
   }
   [[nodiscard]] result<block_index> fit_at(std::uint64_t address, const request& wanted) override;
@@ -107,6 +111,9 @@ class arena final : public backing_store, private arena_host {
   [[nodiscard]] result<block_handles> handles_under(block_index index) const override {
     return inspector_.handles_under(index);
   }
+  [[nodiscard]] vmm::physical handle_of(block_index index) const noexcept override {
+    return core_.slots.handle_at(core_.slots.slot_of(core_.runs[index].address)).memory;
+  }
   [[nodiscard]] std::size_t footprint() const noexcept override {
     return core_.slots.footprint() + core_.runs.footprint() + planned_.footprint();
   }
@@ -131,7 +138,12 @@ class arena final : public backing_store, private arena_host {
   // --- arena.cpp --------------------------------------------------------------------------------
 
   [[nodiscard]] block_index take(const free_place& place, const request& wanted) noexcept;
+  [[nodiscard]] block_index take_handle(const handle_place& found, const request& wanted) noexcept;
   [[nodiscard]] result<block_index> borrow(const request& wanted, const context_scope& bound);
+  [[nodiscard]] result<block_index> borrow_handle(const request& wanted,
+                                                  const context_scope& bound);
+  [[nodiscard]] result<block_index> create_handle(const request& wanted,
+                                                  const context_scope& bound);
   void plan_round();
   [[nodiscard]] result<block_index> make_planned_room(const request& wanted,
                                                       const context_scope& bound);
@@ -149,6 +161,7 @@ class arena final : public backing_store, private arena_host {
   arena_mover mover_;
   arena_suspender suspender_;
   arena_inspector inspector_;
+  whole_handles whole_;
 };
 
 }}}  // namespace weir::v0::placement

@@ -54,6 +54,8 @@ result<bool> arena_mover::release_handle(handle_number number, block_index run,
     }
     for (const std::uint32_t at : left_behind) WEIR_TRY(unmap_retained(at, bound));
   }
+  // While it is mapped anywhere its memory does not go.
+  if (core_.shared.outside != nullptr) WEIR_TRY(core_.shared.outside->unmap(going.memory, bound));
   const std::uint64_t start = core_.slots.address_of(going.slot);
   const bytes size{core_.slots.bytes_of(going.slots)};
   const auto tell = [&](memory_event_kind kind) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "order/stream_order.hpp"
@@ -47,6 +48,24 @@ class damage_sink {
   ~damage_sink() = default;
 };
 
+/// Mappings of a store's handles at addresses outside of the store. Called with the heap's lock.
+class outside_mappings {
+ public:
+  /// The handle goes to the driver, and all work on it is done: unmaps it wherever else it is
+  /// mapped. After an error it may be mapped still.
+  [[nodiscard]] virtual result<void> unmap(const vmm::physical& memory,
+                                           const context_scope& bound) = 0;
+  /// The same of all handles.
+  [[nodiscard]] virtual result<void> unmap_all(const context_scope& bound) = 0;
+  /// Lets another device reach them.
+  [[nodiscard]] virtual result<void> grant(const vmm::access& peer, const context_scope& bound) = 0;
+  /// What an address is, in words; empty: it is none of theirs.
+  [[nodiscard]] virtual std::string describe(std::uint64_t address) const = 0;
+
+ protected:
+  ~outside_mappings() = default;
+};
+
 /// What all stores of an allocator share.
 struct placement_context {
   weir::device device;
@@ -83,6 +102,8 @@ struct placement_context {
     unlocked->call_unlocked([](void* of) { (*static_cast<Work*>(of))(); }, &work);
   }
 
+  /// Null: nothing is mapped outside of the stores.
+  outside_mappings* outside = nullptr;
   /// Null: nobody listens.
   event_sink* observer = nullptr;
   damage_sink* damaged = nullptr;
@@ -153,6 +174,10 @@ struct request {
   placement::care care = placement::care::full;
   /// How much less than its units the user asked for; of interest to stores that check blocks.
   std::uint32_t waste = 0;
+  /// The block is one physical handle of exactly its size, and nothing else lies in it; it may be
+  /// smaller than the request, but only where others make up the rest. Only arenas serve such
+  /// requests.
+  bool whole_handle = false;
 
   /// What is long enough wherever it begins.
   [[nodiscard]] std::uint64_t units_with_alignment() const noexcept {
@@ -282,6 +307,8 @@ class backing_store {
   [[nodiscard]] virtual result<block_handles> handles_under(block_index) const {
     return errc::not_supported;
   }
+  /// The physical memory of a block that was handed out as a whole handle.
+  [[nodiscard]] virtual vmm::physical handle_of(block_index) const noexcept { return {}; }
   [[nodiscard]] virtual std::size_t footprint() const noexcept = 0;
   /// Walks everything and says what contradicts itself; empty if nothing. For tests.
   [[nodiscard]] virtual std::string check() const = 0;

@@ -139,8 +139,9 @@ void block_book::allocated(std::uint64_t teller, const memory_event& event, time
     next = pieces_.emplace_hint(
         next, end, piece{rounded_end, piece_state::rounding, teller, event.pool, begun});
   }
-  pieces_.emplace_hint(next, event.address,
-                       piece{end, piece_state::live, teller, event.pool, std::move(begun)});
+  pieces_.emplace_hint(
+      next, event.address,
+      piece{end, piece_state::live, teller, event.pool, std::move(begun), event.other_address});
 }
 
 void block_book::freed(std::uint64_t teller, const memory_event& event, time_point now,
@@ -196,19 +197,22 @@ bool block_book::judged_otherwise(const piece& touched, occasion when) const {
 std::optional<block_fault> block_book::check(const range& touched, occasion when) const {
   const std::uint64_t end = touched.address + touched.size;
   const life* inside = nullptr;  // the block that the use began in
+  std::uint64_t range = 0;       // … and the growable memory that this is a page of
   std::uint64_t reached = touched.address;
   for (auto next = first_at(touched.address); next != pieces_.end() && next->first < end; ++next) {
     const auto& [start, found] = *next;
     const std::uint64_t from = std::max<std::uint64_t>(start, touched.address);
     if (from != reached) inside = nullptr;  // bytes in between that nobody told of
     reached = found.end;
-    const bool continues = inside != nullptr && found.of.get() != inside;
+    const bool next_page = range != 0 && found.range == range;
+    const bool continues = inside != nullptr && found.of.get() != inside && !next_page;
     if (found.state == piece_state::gone || judged_otherwise(found, when)) {
       inside = nullptr;
       continue;
     }
     if (found.state == piece_state::live && !continues) {
       inside = found.of.get();
+      range = found.range;
       continue;
     }
     block_fault wrong{hazard_kind::out_of_bounds, {from, std::min(end, found.end) - from}, {}};

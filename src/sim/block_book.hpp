@@ -81,6 +81,8 @@ class block_book {
     std::uint64_t teller = 0;
     pool_id pool{};
     std::shared_ptr<life> of{};
+    /// Pages of growable memory: the begin of its addresses. A use may go on from page to page.
+    std::uint64_t range = 0;
   };
   using piece_map = std::map<std::uint64_t, piece>;
   using pool_name = std::pair<std::uint64_t, pool_id>;  // of a teller
