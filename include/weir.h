@@ -875,6 +875,101 @@ WEIR_C_API weir_error weir_capture_guard_open(weir_allocator* allocator,
                                               weir_capture_guard** guard);
 WEIR_C_API weir_error weir_capture_guard_close(weir_capture_guard* guard);
 
+/* --- Growable memory ---------------------------------------------------------------------------
+ */
+
+/* Reserved addresses whose pages are committed and decommitted as needed; docs/growable.md. Pages
+ * are memory of the allocator: its limits, tags and statistics count them, and its other requests
+ * may use what is decommitted.
+ *
+ * Order: work queued on the stream of a commit from then on may use the pages; work queued so far
+ * may still use pages that are decommitted. Keeps the allocator's objects alive. Any thread. */
+typedef struct weir_growable weir_growable;
+
+/* Bytes from the begin of the reservation. */
+typedef struct weir_byte_range {
+  uint64_t offset;
+  uint64_t size;
+} weir_byte_range;
+
+typedef struct weir_growable_options {
+  uint32_t struct_size;
+  uint32_t tag;     /* what pages count as; 0: the tag of the thread that commits */
+  uint64_t page;    /* a power of two from 2 MiB to 1 GiB */
+  const char* name; /* for descriptions; null: "growable" */
+} weir_growable_options;
+#define WEIR_GROWABLE_OPTIONS_INIT \
+  { sizeof(weir_growable_options), 0, 16777216, 0 }
+
+typedef struct weir_growable_stats {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  uint64_t reserved;    /* addresses */
+  uint64_t size;        /* what may be committed: weir_growable_resize */
+  uint64_t page;        /* of each page */
+  weir_gauge committed; /* pages with memory that the caller may use */
+  uint64_t ahead;       /* pages with memory that no commit has asked for yet */
+  uint64_t held;        /* decommitted pages that a graph keeps */
+  uint64_t suspended;   /* pages whose memory is away: weir_growable_suspend */
+  uint64_t commits;     /* pages that were committed */
+  uint64_t decommits;   /* pages that were decommitted */
+} weir_growable_stats;
+
+/* Addresses without memory, rounded up to whole pages. `options` may be null.
+ * weir_error_not_supported: the allocator has no arena (classic policies, heap_debug). */
+WEIR_C_API weir_error weir_growable_reserve(weir_allocator* allocator, uint64_t size,
+                                            const weir_growable_options* options,
+                                            weir_growable** growable);
+/* Decommits everything and waits for the work that may use the pages. weir_error_not_ready: a plan
+ * is open; weir_error_still_live: that work cannot be waited for, and the handle stays open. */
+WEIR_C_API weir_error weir_growable_close(weir_growable* growable);
+/* The first byte. Stays the same until the handle is closed. */
+WEIR_C_API weir_error weir_growable_get_address(weir_growable* growable, void** address);
+WEIR_C_API weir_error weir_growable_get_stats(weir_growable* growable, weir_growable_stats* stats);
+/* Whether all pages of the range are committed: 1 or 0. */
+WEIR_C_API weir_error weir_growable_is_committed(weir_growable* growable, uint64_t offset,
+                                                 uint64_t size, int32_t* committed);
+/* Every page that a range touches has memory afterwards: all of them, or after an error none more
+ * than before. weir_error_out_of_memory: callbacks were asked before. */
+WEIR_C_API weir_error weir_growable_commit(weir_growable* growable, const weir_byte_range* ranges,
+                                           uint64_t count, weir_stream* stream);
+/* Every page that lies in a range as a whole gives its memory back. */
+WEIR_C_API weir_error weir_growable_decommit(weir_growable* growable, const weir_byte_range* ranges,
+                                             uint64_t count, weir_stream* stream);
+/* Gets memory for pages behind the last committed one, until `watermark` bytes there are ready. */
+WEIR_C_API weir_error weir_growable_commit_ahead(weir_growable* growable, uint64_t watermark,
+                                                 weir_stream* stream);
+/* So much may be committed from now on; at most what was reserved. Pages behind are decommitted. */
+WEIR_C_API weir_error weir_growable_resize(weir_growable* growable, uint64_t size,
+                                           weir_stream* stream);
+/* Gives back pages that are ready ahead. `returned` may be null. */
+WEIR_C_API weir_error weir_growable_trim(weir_growable* growable, uint64_t* returned);
+/* Gives the memory of all pages back after waiting for all work; addresses stay, and nothing may
+ * use them before weir_growable_resume. With `keep` their contents go to pinned host memory.
+ * `returned` may be null. weir_error_capture_forbidden: a stream is being captured;
+ * weir_error_suspended: of calls that change pages meanwhile. */
+WEIR_C_API weir_error weir_growable_suspend(weir_growable* growable, int32_t keep,
+                                            uint64_t* returned);
+/* Brings all pages back to their addresses, with what was kept: all, or none. */
+WEIR_C_API weir_error weir_growable_resume(weir_growable* growable, weir_stream* stream);
+/* The pages that are committed now stay mapped, with their memory, as long as the CUgraph and every
+ * executable made of it, also if they are decommitted. */
+WEIR_C_API weir_error weir_growable_tie_to_graph(weir_growable* growable, void* native_graph);
+/* The same until the hold is closed. */
+typedef struct weir_growable_hold weir_growable_hold;
+WEIR_C_API weir_error weir_growable_hold_pages(weir_growable* growable, weir_growable_hold** hold);
+WEIR_C_API weir_error weir_growable_hold_close(weir_growable_hold* hold);
+
+/* Commits and decommits in two steps: prepare does all that can fail. Either of the other two ends
+ * the plan and closes its handle; a commit makes no driver call and does not fail. */
+typedef struct weir_growable_plan weir_growable_plan;
+WEIR_C_API weir_error weir_growable_prepare(weir_growable* growable, const weir_byte_range* commits,
+                                            uint64_t commit_count, const weir_byte_range* decommits,
+                                            uint64_t decommit_count, weir_stream* stream,
+                                            weir_growable_plan** plan);
+WEIR_C_API weir_error weir_growable_plan_commit(weir_growable_plan* plan);
+WEIR_C_API weir_error weir_growable_plan_abort(weir_growable_plan* plan);
+
 /* --- Snapshots -------------------------------------------------------------------------------- */
 
 /* A consistent snapshot of an allocator. It does not keep the allocator alive. */

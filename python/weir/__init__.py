@@ -19,6 +19,7 @@ from ._block import Block
 from ._buffers import HOST, BufferPool, UnifiedBuffer, host_node
 from ._errors import (BadPointer, Closed, DriverGone, DriverUnavailable, Error, InvalidArgument,
                       LimitExceeded, MemoryDamaged, NoHostMemory, NotSupported, OutOfMemory, Suspended)
+from ._growable import Growable, GrowableHold, GrowablePlan, GrowableStats
 from ._machine import (Device, Event, Runtime, Stream, option_rows, reported_errors, unwatch_stream,
                        watch_stream)
 from ._native import lib as _lib
@@ -39,7 +40,8 @@ __version__ = _lib.weir_version_text().decode()
 __all__ = [
     "AccessRights", "Allocator", "ArrayView", "Attachment", "BadPointer", "BinPool", "Block", "BlockInfo", "BlockState",
     "BufferPool", "BufferPoolStats", "Capture", "CaptureStatus", "Closed", "Device", "DeviceFeature",
-    "DeviceInfo", "DriverGone", "DriverUnavailable", "Error", "Event", "Gauge", "HOST", "InvalidArgument",
+    "DeviceInfo", "DriverGone", "DriverUnavailable", "Error", "Event", "Gauge", "Growable", "GrowableHold", "GrowablePlan",
+    "GrowableStats", "HOST", "InvalidArgument",
     "LimitExceeded", "ManagedInfo", "MemoryDamaged", "MemorySource", "NO_LIMIT", "NoHostMemory", "NotSupported", "OutOfMemory", "PhysicalInfo",
     "PinnedPool", "Pool", "PoolSnapshot", "PoolStats", "Reclaim", "Recorder", "RecorderStats", "ResumeOutcome",
     "Runtime", "Snapshot", "Stats", "Stream", "StreamPool", "StreamPoolAttribute", "StreamPoolStats",

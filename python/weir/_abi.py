@@ -131,6 +131,29 @@ struct weir_suspend_stats {
   weir_gauge backup;
   weir_gauge reserved_and_suspended;
 };
+struct weir_byte_range {
+  uint64_t offset;
+  uint64_t size;
+};
+struct weir_growable_options {
+  uint32_t struct_size;
+  uint32_t tag;
+  uint64_t page;
+  const char* name;
+};
+struct weir_growable_stats {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  uint64_t reserved;
+  uint64_t size;
+  uint64_t page;
+  weir_gauge committed;
+  uint64_t ahead;
+  uint64_t held;
+  uint64_t suspended;
+  uint64_t commits;
+  uint64_t decommits;
+};
 struct weir_snapshot_info {
   uint32_t struct_size;
   int32_t device;
@@ -395,6 +418,24 @@ weir_error weir_capture_get_pool(weir_capture* capture, weir_pool** pool);
 weir_error weir_capture_close(weir_capture* capture);
 weir_error weir_capture_guard_open(weir_allocator* allocator, weir_capture_guard** guard);
 weir_error weir_capture_guard_close(weir_capture_guard* guard);
+weir_error weir_growable_reserve(weir_allocator* allocator, uint64_t size, const weir_growable_options* options, weir_growable** growable);
+weir_error weir_growable_close(weir_growable* growable);
+weir_error weir_growable_get_address(weir_growable* growable, void** address);
+weir_error weir_growable_get_stats(weir_growable* growable, weir_growable_stats* stats);
+weir_error weir_growable_is_committed(weir_growable* growable, uint64_t offset, uint64_t size, int32_t* committed);
+weir_error weir_growable_commit(weir_growable* growable, const weir_byte_range* ranges, uint64_t count, weir_stream* stream);
+weir_error weir_growable_decommit(weir_growable* growable, const weir_byte_range* ranges, uint64_t count, weir_stream* stream);
+weir_error weir_growable_commit_ahead(weir_growable* growable, uint64_t watermark, weir_stream* stream);
+weir_error weir_growable_resize(weir_growable* growable, uint64_t size, weir_stream* stream);
+weir_error weir_growable_trim(weir_growable* growable, uint64_t* returned);
+weir_error weir_growable_suspend(weir_growable* growable, int32_t keep, uint64_t* returned);
+weir_error weir_growable_resume(weir_growable* growable, weir_stream* stream);
+weir_error weir_growable_tie_to_graph(weir_growable* growable, void* native_graph);
+weir_error weir_growable_hold_pages(weir_growable* growable, weir_growable_hold** hold);
+weir_error weir_growable_hold_close(weir_growable_hold* hold);
+weir_error weir_growable_prepare(weir_growable* growable, const weir_byte_range* commits, uint64_t commit_count, const weir_byte_range* decommits, uint64_t decommit_count, weir_stream* stream, weir_growable_plan** plan);
+weir_error weir_growable_plan_commit(weir_growable_plan* plan);
+weir_error weir_growable_plan_abort(weir_growable_plan* plan);
 weir_error weir_snapshot_take(weir_allocator* allocator, weir_snapshot** snapshot);
 weir_error weir_snapshot_take_pool(weir_pool* pool, weir_snapshot** snapshot);
 weir_error weir_snapshot_close(weir_snapshot* snapshot);

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 from . import _callbacks, _native, _stats, _suspend
 from ._block import Block, Memory
 from ._errors import Error, InvalidArgument, OutOfMemory
+from ._growable import Growable
 from ._machine import (Device, Options, Owned, Runtime, Size, Stream, all_options_text, as_bytes, native_stream, options_text,
                        place_of, stream_argument)
 from ._native import lib, structure
@@ -439,6 +440,14 @@ class Allocator(Memory, close="weir_allocator_close"):
         """
         return Pool(self, name, exportable=exportable, suspendable=suspendable, source=source, one_block=one_block,
                     **eviction)
+
+    def growable(self, nbytes: Size, *, page: Size = 16 << 20, tag: str = "", name: str = "growable") -> "Growable":
+        """Addresses whose pages are committed and decommitted as needed, with memory of this allocator.
+
+        page  what is committed at a time: a power of two from 2 MiB to 1 GiB
+        tag   what pages count as; by default the tag of the thread that commits
+        """
+        return Growable(self, nbytes, page=page, tag=tag, name=name)
 
     def capture(self, stream: Any) -> "Capture":
         """The memory of one graph; begin it before the capture of the stream begins."""

@@ -46,10 +46,12 @@ void prepare_once() noexcept {
 }
 
 std::string_view name_of(handle_kind kind) noexcept {
-  constexpr std::array<std::string_view, 18> names = {
-      "runtime",  "stream",   "event",    "allocator",   "pool",           "callback",
-      "capture",  "snapshot", "recorder", "stream pool", "block pool",     "buffer",
-      "imported", "shared",   "link",     "offer",       "capture notice", "buffer pool"};
+  constexpr std::array<std::string_view, 21> names = {
+      "runtime",      "stream",         "event",       "allocator",       "pool",
+      "callback",     "capture",        "snapshot",    "recorder",        "stream pool",
+      "block pool",   "buffer",         "imported",    "shared",          "link",
+      "offer",        "capture notice", "buffer pool", "growable memory", "growable plan",
+      "growable hold"};
   return names[static_cast<std::uint8_t>(kind) / 2];
 }
 

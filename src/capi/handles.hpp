@@ -37,6 +37,9 @@ enum class handle_kind : std::uint8_t {
   offer = 0x1f,
   capture_guard = 0x21,
   buffer_pool = 0x23,
+  growable = 0x25,
+  growable_plan = 0x27,
+  growable_hold = 0x29,
 };
 
 namespace table {

@@ -17,7 +17,8 @@ extern "C" {
                   test(out_of_memory_handler) test(out_of_memory_jump) test(stream_pools)          \
                       test(stream_pools_bad_input) test(block_pools) test(buffers)                 \
                           test(managed_buffers) test(managed_placement) test(pinned_buffers)       \
-                              test(buffer_pools) test(descriptors) test(suspended_memory)
+                              test(buffer_pools) test(descriptors) test(suspended_memory)          \
+                                  test(growable_memory)
 
 #define WEIR_DECLARE(name) const char* weir_test_##name(void);
 WEIR_C_TESTS(WEIR_DECLARE)

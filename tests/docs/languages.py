@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-HEADERS = ("allocator", "device", "pool", "buffer", "resource", "observe", "share", "trace")
+HEADERS = ("allocator", "growable", "device", "pool", "buffer", "resource", "observe", "share", "trace")
 # For code that implements an interface of weir, or that only C++ has a use for.
 LEFT_OUT = {"event_sink", "memory_source", "host_view", "device_span", "stream_allocator", "basic_cuda_resource",
             "cuda_mr_calls"}
