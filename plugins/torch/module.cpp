@@ -14,6 +14,7 @@
 
 #include "allocator.hpp"
 #include "errors.hpp"
+#include "growable.hpp"
 #include "opened_memory.hpp"
 #include "profilers.hpp"
 #include "suspension.hpp"
@@ -248,6 +249,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def_property_readonly("address", &plugin::opened_memory::address)
       .def("close", &plugin::opened_memory::close, gil_released{});
   plugin::define_suspension(module);
+  plugin::define_growable(module);
   py::class_<plugin::tagged>(module, "Tagged")
       .def(py::init<std::string>())
       .def("enter", &plugin::tagged::enter)

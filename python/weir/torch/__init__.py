@@ -30,7 +30,7 @@ import tempfile
 import warnings
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import torch
 
@@ -43,9 +43,12 @@ from .._suspend import Progress, ResumeOutcome, SuspendOutcome, SuspendStats
 from .._torch_suspend import OutOfMemory, Target
 from .._uses import UndeclaredUse
 
-__all__ = ["COVERED", "OutOfMemory", "UndeclaredUse", "declare_suspendable", "enable", "is_enabled", "is_suspended", "mark",
-           "mem_pool", "pluggable", "record", "release_stream", "report", "reserve_backup", "resume", "stats",
-           "stop", "suspend", "suspend_stats", "suspended", "tag", "trim", "trim_backup", "watch_stream", "watch_uses"]
+if TYPE_CHECKING:
+    from .._torch_growable import GrowableList, GrowableTensor
+
+__all__ = ["COVERED", "OutOfMemory", "UndeclaredUse", "declare_suspendable", "enable", "growable", "growable_list", "is_enabled",
+           "is_suspended", "mark", "mem_pool", "pluggable", "record", "release_stream", "report", "reserve_backup", "resume",
+           "stats", "stop", "suspend", "suspend_stats", "suspended", "tag", "trim", "trim_backup", "watch_stream", "watch_uses"]
 
 # The first and the last version of torch whose allocator interface the extension was written after. It is one
 # source for all of them, and may well fit a later one.
@@ -460,6 +463,33 @@ def mem_pool(*, suspendable: bool = False, **arguments: Any) -> "torch.cuda.MemP
     pool = torch.cuda.MemPool(provider.allocator(), **arguments)
     pool.weir_provider = provider  # torch before 2.11 keeps no reference of its own
     return pool
+
+
+# --- Growable tensors ----------------------------------------------------------------------------------
+
+
+def growable(shape: Sequence[int], dtype: Optional["torch.dtype"] = None, device: Device = None, *,
+             page: Union[int, str] = 16 << 20, name: str = "growable") -> "GrowableTensor":
+    """A tensor that grows along its first dimension without being copied: addresses for `shape`, memory as needed.
+
+    shape  the most there can be; addresses cost nothing
+    page   what gets memory at a time: a power of two from 2 MiB to 1 GiB
+
+    Under enable() its pages are memory of torch's allocator: freed tensors can serve it, and tensors what it gives
+    back. Otherwise they come from weir's default allocator. docs/growable.md is the guide.
+    """
+    from .. import _torch_growable
+
+    return _torch_growable.make(_extension if is_enabled() else None, _index(device), shape, dtype, page, name)
+
+
+def growable_list(shape: Sequence[int], dtype: Optional["torch.dtype"] = None, device: Device = None, *,
+                  page: Union[int, str] = 16 << 20, name: str = "growable") -> "GrowableList":
+    """A list of tensors that lie one behind the other, so that torch.cat() of it needs no copy. Arguments as of
+    growable()."""
+    from .. import _torch_growable
+
+    return _torch_growable.GrowableList(growable(shape, dtype, device, page=page, name=name))
 
 
 def pluggable(options: Union[str, Mapping[str, Any], None] = None) -> None:
