@@ -2,9 +2,9 @@
 // weir::growable_memory: reserved addresses whose pages are committed and decommitted as needed.
 //
 //   auto cache = weir::growable_memory::reserve(memory, 64_GiB).value();   // addresses, no memory
-//   cache.commit(0_B, 512_MiB, stream).value();      // pages with memory
+//   cache.commit(0_B, 512_MiB, stream).value();          // pages with memory
 //   launch(cache.data(), stream);
-//   cache.decommit(256_MiB, 256_MiB, stream);        // work queued so far may still use them
+//   cache.decommit(256_MiB, 256_MiB, stream).value();    // work queued so far may still use them
 //
 // docs/growable.md tells how it works and what each call costs.
 #pragma once
