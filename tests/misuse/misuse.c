@@ -5,12 +5,12 @@
 
 #include "weir.h"
 
-#define CHECK(call)                                                \
-  do {                                                             \
-    if ((call) != weir_ok) {                                       \
-      fprintf(stderr, "%s\n", weir_last_error_message());          \
-      return 1;                                                    \
-    }                                                              \
+#define CHECK(call)                                       \
+  do {                                                    \
+    if ((call) != weir_ok) {                              \
+      fprintf(stderr, "%s\n", weir_last_error_message()); \
+      return 1;                                           \
+    }                                                     \
   } while (0)
 
 static void ignore(void* context, weir_error code, const char* message) {
