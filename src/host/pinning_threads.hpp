@@ -39,8 +39,8 @@ class pinning_work {
 /// threads take no signals.
 class pinning_threads {
  public:
-  /// `most` threads; 0: post() does nothing.
-  pinning_threads(pinning_work& work, unsigned most) noexcept : work_{work}, most_{most} {}
+  /// `most` threads; 0: post() does nothing. Throws std::bad_alloc: a queue needs memory.
+  pinning_threads(pinning_work& work, unsigned most) : work_{work}, most_{most} {}
   ~pinning_threads();
   pinning_threads(const pinning_threads&) = delete;
   pinning_threads& operator=(const pinning_threads&) = delete;
