@@ -247,8 +247,8 @@ class PassedOn(Case):
         program = self.program("dlsym", "ipc")
         served = self.weir_run(program)
         self.assertEqual(served.stdout, "handle 1\n")  # CUDA_ERROR_INVALID_VALUE, the driver's own
-        self.assertEqual(served.stderr, "weir run: cuIpcGetMemHandle knows no memory of weir's; "
-                                        "--keep cuMemAlloc leaves cuMemAlloc to the driver\n")
+        self.assertEqual(served.stderr, "weir run: cuIpcGetMemHandle does not support weir's memory; "
+                                        "use --keep cuMemAlloc to leave cuMemAlloc to the driver\n")
         self.assertEqual(self.weir_run(program, "--quiet").stderr, "")
         self.assertEqual(self.weir_run(program, "--policy", "classic").stdout, "handle 1\n")
         self.assertEqual(self.weir_run(program, "--keep", "cuMemAlloc").stdout, "handle 0\n")
@@ -256,7 +256,9 @@ class PassedOn(Case):
     def test_settings_that_cannot_be_read(self):
         ran = self.weir_run(self.program("dlsym", "many", 3), WEIR_HEAP_POLICY="nonsense")
         self.assertEqual(ran.stdout, "3 allocations, 0 failures\n")
-        self.assertRegex(ran.stderr, r"^weir run: weir cannot be used here, and the driver serves all memory: "
+        # The library names the mistake, and the command says what follows from it.
+        self.assertRegex(ran.stderr, r"^weir: bad_option: .*WEIR_HEAP_POLICY.*\n"
+                                     r"weir run: weir cannot be used here, and the driver serves all memory: "
                                      r".*WEIR_HEAP_POLICY.*\n$")
         self.assertEqual(self.calls()["cuMemAlloc_v2"], 3)
 
