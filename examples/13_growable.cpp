@@ -6,22 +6,21 @@
 // pages from the cache. Runs on a GPU where there is one and on a simulated machine where there is
 // none; it takes at most 96 MiB of either.
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <string>
 #include <vector>
 
 #include "weir/allocator/caching_allocator.hpp"
+#include "weir/buffer/copy.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/device/stream.hpp"
-#include "weir/driver/table.hpp"
 #include "weir/growable/growable_memory.hpp"
 
 namespace {
 
 using namespace weir::literals;
-using weir::driver::call;
-using weir::driver::check;
 
 constexpr weir::bytes page = 4_MiB;
 constexpr weir::bytes longest = 32_MiB;  // what a sequence may grow to
@@ -35,25 +34,21 @@ void expect(bool holds, const char* what) {
   unexpected += holds ? 0 : 1;
 }
 
+std::byte* at(const weir::growable_memory& cache, weir::bytes offset) {
+  return static_cast<std::byte*>(cache.data()) + offset.count();
+}
+
 // What a kernel would do: every byte of a sequence's new part becomes `value`.
 void append(const weir::growable_memory& cache, weir::bytes offset, weir::bytes size,
             unsigned char value, const weir::stream& on) {
   cache.commit(offset, size, on).value();
-  const weir::context_scope bound{on.device()};
-  const auto begin = reinterpret_cast<weir::device_address>(cache.data()) + offset.count();
-  check(call::memset_d8_async,
-        bound.driver().memset_d8_async(begin, value, size.count(), on.handle()))
-      .value();
+  weir::fill_bytes(at(cache, offset), value, size, on).value();
 }
 
 bool is_full_of(const weir::growable_memory& cache, weir::bytes offset, weir::bytes size,
                 unsigned char value, const weir::stream& on) {
-  const weir::context_scope bound{on.device()};
-  const auto begin = reinterpret_cast<weir::device_address>(cache.data()) + offset.count();
   std::vector<unsigned char> seen(size.count());
-  check(call::memcpy_dtoh_async,
-        bound.driver().memcpy_dtoh_async(seen.data(), begin, size.count(), on.handle()))
-      .value();
+  weir::copy_bytes(seen.data(), at(cache, offset), size, on).value();
   on.synchronize().value();
   return std::all_of(seen.begin(), seen.end(), [&](auto each) { return each == value; });
 }

@@ -209,7 +209,7 @@ result<block*> arena::find_room(const request& wanted) {
     found = completed;
   }
   if (found == nullptr) return find_by_pinning(wanted);
-  ++stats_.hits;
+  found->waited = false;
   return found;
 }
 
@@ -240,6 +240,7 @@ void* arena::hand_out(block& chosen, const request& wanted, const block_use* use
   chosen.tag = current_tag().number();
   live_.insert(chosen);
   ++stats_.allocations;
+  ++(chosen.waited ? stats_.misses : stats_.hits);
   stats_.requested.set(stats_.requested.current + bytes{wanted.requested});
   stats_.allocated.set(stats_.allocated.current + bytes{chosen.size});
   stats_.blocks.set(stats_.blocks.current + 1);

@@ -45,7 +45,7 @@ result<block*> arena::find_by_pinning(const request& wanted) {
   for (int round = 0; round < most_rounds;) {
     WEIR_TRY(usable());
     if (block* const found = fit_.take(wanted.size, wanted.alignment)) {
-      ++stats_.misses;
+      found->waited = true;
       return found;
     }
     if (under_way_.any_of(needed)) {
@@ -97,7 +97,7 @@ result<block*> arena::pageable_block(const request& wanted) {
   try {
     block& added = fit_.add_live(memory, wanted.size, wanted.alignment);
     stats_.pageable += bytes{memory.size};
-    ++stats_.misses;
+    added.waited = true;
     return &added;
   } catch (const std::bad_alloc&) {
   }

@@ -47,6 +47,7 @@ struct block {
   std::uint32_t weight = 0;  // random; never changes
   block_state state = block_state::unused;
   bool ordered = false;  // live: by allocate(), hence with uses
+  bool waited = false;   // while it is handed out: memory had to be pinned for it
   std::uint16_t tag = 0;
   std::uint64_t requested = 0;
   std::vector<block_use> uses;  // live and pending

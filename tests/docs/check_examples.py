@@ -16,7 +16,7 @@ WITH_GRAPHS = {"04_graphs_and_pools.cpp", "11_suspend.cpp"}
 
 def problems(root):
     examples = sorted((root / "examples").glob("[01][0-9]_*.c*"))
-    found = [] if len(examples) == 12 else [f"{len(examples)} examples, not 12"]
+    found = [] if len(examples) >= 13 else [f"only {len(examples)} examples"]
     for path in examples:
         text = path.read_text()
         lines = text.splitlines()
@@ -34,7 +34,7 @@ def problems(root):
 
 def main():
     found = problems(Path(sys.argv[1]))
-    print("\n".join(found) or "12 examples")
+    print("\n".join(found) or "every example is as it should be")
     return 1 if found else 0
 
 

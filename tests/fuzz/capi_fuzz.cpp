@@ -18,7 +18,9 @@ extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }  //
 namespace weir::fuzz {
 
 std::span<const c_function> c_functions() {
-  static constexpr std::array all = {
+  // For std::array, clang nests the deduction of the size no deeper than 256 elements.
+  // NOLINTNEXTLINE(modernize-avoid-c-arrays)
+  static constexpr c_function all[] = {
 #define WEIR_FUNCTION(name) c_function{#name, &any_call<&::name>::make},
 #include "weir_functions.inc"
 #undef WEIR_FUNCTION

@@ -67,10 +67,10 @@ class Changes(unittest.TestCase):
                                          "WEIR_C_API void weir_torch_free(void* pointer,"), file="weir_plugins.h")
 
     def test_structures(self):
-        self.refused("weir_option_info", (r"(typedef struct weir_option_info \{\n  uint32_t struct_size;\n)",
+        self.refused("weir_option_info", (r"(typedef struct weir_option_info \{\n  uint32_t struct_size;[^\n]*\n)",
                                           r"\1  uint64_t added;\n"))
         self.refused("weir_option_info.reserved was uint32_t at 4, is uint64_t at 8", (
-            r"(typedef struct weir_option_info \{\n)(  uint32_t struct_size;\n  uint32_t reserved;\n)",
+            r"(typedef struct weir_option_info \{\n)(  uint32_t struct_size;[^\n]*\n  uint32_t reserved;[^\n]*\n)",
                                           r"\1  uint32_t struct_size;\n  uint64_t reserved;\n"))
 
     def test_numbers(self):

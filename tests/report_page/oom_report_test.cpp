@@ -158,7 +158,8 @@ TEST_F(oom_report_test, what_is_free_must_be_enough_to_be_in_fragments) {
   ASSERT_EQ(all.size(), 2U);
   EXPECT_THAT(
       all[0].verdict,
-      StartsWith("20 MiB are reserved and free, but in pieces of at most 10 MiB; 20 MiB are"));
+      StartsWith(
+          "20 MiB are reserved and free, but in pieces of at most 10 MiB; the request needs"));
   EXPECT_EQ(all[1].verdict,
             "Other users of the device hold at least 439 MiB of the device's 500 MiB: 20 MiB are "
             "live here, 40 MiB reserved.");

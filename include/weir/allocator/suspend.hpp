@@ -5,9 +5,9 @@
 //   // From now on blocks of the tag have a pool of their own.
 //   const auto weights = weir::tag::named("weights").value();
 //   memory.declare_suspendable(weights).value();
-//   // The memory is free for others; then it is restored, at the same addresses, with its
-//   contents. auto away = memory.suspend(weights).value(); auto back =
-//   memory.resume(weights).value();
+//   // The memory is free for others; then it is restored, at the same addresses.
+//   auto away = memory.suspend(weights).value();
+//   auto back = memory.resume(weights).value();
 //
 // docs/suspend.md is the guide.
 #pragma once
