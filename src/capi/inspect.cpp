@@ -152,7 +152,6 @@ weir_error weir_allocator_get_block_streams(weir_allocator* allocator, const voi
     WEIR_NEEDS(count);
     if (streams == nullptr && capacity != 0)
       return error{{.code = errc::invalid_argument, .detail = "streams is null"}};
-    *count = 0;
     const auto wanted = reinterpret_cast<std::uintptr_t>(address);
     for (const pool_snapshot& pool : object->memory.snapshot().pools) {
       for (const block_info& block : pool.blocks) {

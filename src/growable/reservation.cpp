@@ -3,6 +3,8 @@
 #include "growable/reservation.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -509,7 +511,15 @@ result<void> reservation::close() noexcept try {
 
 /// They may be in use: they last as long as the process.
 void reservation::keep_addresses() noexcept {
-  static_cast<void>(new (std::nothrow) address_range{std::move(range_)});
+  static std::mutex mutex;
+  // Never destroyed, and made without memory of the heap.
+  alignas(std::list<std::optional<address_range>>) static std::byte
+      place[sizeof(std::list<std::optional<address_range>>)];
+  static auto& kept = *new (place) std::list<std::optional<address_range>>;
+  if (place_to_keep_it_.empty()) return;
+  place_to_keep_it_.front().emplace(std::move(range_));
+  const std::lock_guard lock{mutex};
+  kept.splice(kept.end(), place_to_keep_it_);
 }
 
 }}}  // namespace weir::v0::growable

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -121,6 +122,8 @@ class reservation final {
 
   mutable detail::mutex mutex_;
   address_range range_ WEIR_GUARDED_BY(mutex_);
+  std::list<std::optional<address_range>> place_to_keep_it_{
+      1};  // made ahead: keeping it must not fail
   bytes size_ WEIR_GUARDED_BY(mutex_);
   page_table pages_ WEIR_GUARDED_BY(mutex_);
   /// Of pages that are ahead or held: the stream that may use them. By page.

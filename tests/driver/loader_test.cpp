@@ -198,7 +198,7 @@ TEST(loader, refuses_an_empty_path) {
     const auto loaded = load(path);
     ASSERT_FALSE(loaded);
     EXPECT_EQ(loaded.error(),
-              (error{{.code = errc::invalid_argument, .detail = "the driver's path is empty"}}));
+              (error{{.code = errc::invalid_argument, .detail = "driver_path must not be empty"}}));
   }
 }
 

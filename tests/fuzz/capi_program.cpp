@@ -49,9 +49,16 @@ bool deallocates(std::string_view name) {
 
 /// Makes blocks whose addresses the program does not know.
 bool hides_blocks(std::string_view name) {
-  constexpr std::string_view names[] = {"weir_buffer_create", "weir_shared_allocate",
-                                        "weir_stream_pool_import_pointer"};
+  constexpr std::string_view names[] = {
+      "weir_buffer_create",    "weir_growable_commit", "weir_growable_commit_ahead",
+      "weir_growable_prepare", "weir_shared_allocate", "weir_stream_pool_import_pointer"};
   return is_one_of(name, names);
+}
+
+bool closes_handle(std::string_view name) {
+  constexpr std::string_view names[] = {"weir_buffer_pool_free", "weir_growable_plan_commit",
+                                        "weir_growable_plan_abort"};
+  return name.ends_with("_close") || is_one_of(name, names);
 }
 
 /// Both of one moment: memory may be on its way on a thread of its own.
@@ -258,7 +265,10 @@ void c_program::closed(const c_call& call) {
   if (handle == nullptr || call.is_refused) return;
   const bool is_free = call.function == "weir_buffer_pool_free";
   const bool stays = call.code == weir_error_not_permitted ||
-                     call.code == weir_error_capture_forbidden || (is_free && !is_ok(call.code));
+                     call.code == weir_error_capture_forbidden ||
+                     (call.function == "weir_growable_close" &&
+                      (call.code == weir_error_not_ready || call.code == weir_error_still_live)) ||
+                     (is_free && !is_ok(call.code));
   if (stays) return;
   const handle_type type = types_.at(handle);
   std::erase(open(type), handle);
@@ -311,9 +321,7 @@ void c_program::finish(const c_call& call) {
   if (call.function == "weir_pool_allocate_at" && is_ok(call.code) && call.numbers.at(0) != 0)
     add_block(call.pointers.at(0), call.numbers[0], root_of(call.handles.at(0)));
   if (deallocates(call.function)) remove_block(call);
-  if (call.function.ends_with("_close") || call.function == "weir_recorder_close" ||
-      call.function == "weir_buffer_pool_free")
-    closed(call);
+  if (closes_handle(call.function)) closed(call);
 }
 
 void c_program::add_block(void* pointer, std::uint64_t size, void* owner) {
@@ -433,6 +441,9 @@ weir_error c_program::close(handle_type type, void* handle) {
 #define WEIR_FUZZ_CLOSE_capture_guard weir_capture_guard_close
 #define WEIR_FUZZ_CLOSE_snapshot weir_snapshot_close
 #define WEIR_FUZZ_CLOSE_recorder weir_recorder_close
+#define WEIR_FUZZ_CLOSE_growable weir_growable_close
+#define WEIR_FUZZ_CLOSE_growable_hold weir_growable_hold_close
+#define WEIR_FUZZ_CLOSE_growable_plan weir_growable_plan_abort
 #define WEIR_FUZZ_CLOSE_stream_pool(handle) weir_stream_pool_close(handle, nullptr)
 #define WEIR_FUZZ_CLOSE_block_pool weir_block_pool_close
 #define WEIR_FUZZ_CLOSE_buffer weir_buffer_close
@@ -455,6 +466,10 @@ void c_program::close_all() {
   succeed(weir_tag_set_current(0, nullptr), "no tag");
   const bool frees_first = input_.chance(2);
   if (frees_first) free_all();
+  for (void* const plan : std::exchange(open(handle_type::growable_plan), {})) {
+    succeed(close(handle_type::growable_plan, plan), "the end of a plan");  // others wait for it
+    types_.erase(plan);
+  }
   // Kinds in any order.
   const std::size_t first = steps_ % open_.size();
   for (std::size_t i = 0; i < open_.size(); ++i) {
@@ -490,6 +505,7 @@ const std::map<std::string_view, c_program::custom_call>& c_program::customs() {
       {"weir_allocator_get_stats_by_tag", &self::get_stats_by_tag},
       {"weir_snapshot_get_blocks", &self::get_blocks},
       {"weir_snapshot_get_physical", &self::get_physical},
+      {"weir_allocator_get_block_streams", &self::get_block_streams},
       {"weir_allocator_export_block", &self::export_block},
       {"weir_import_pieces", &self::import_pieces},
       {"weir_link_create_sockets", &self::create_sockets},
@@ -500,6 +516,9 @@ const std::map<std::string_view, c_program::custom_call>& c_program::customs() {
       {"weir_offer_get_note", &self::get_note},
       {"weir_stream_pool_import", &self::import_pool},
       {"weir_stream_pool_export", &self::export_pool},
+      {"weir_growable_commit", &self::commit_pages},
+      {"weir_growable_decommit", &self::decommit_pages},
+      {"weir_growable_prepare", &self::prepare_pages},
       {"weir_buffer_create_managed_copy", &self::copy_managed},
       {"weir_copy", &self::copy},
       {"weir_fill", &self::fill},
@@ -628,6 +647,18 @@ void c_program::get_blocks(c_call& call) {
   get_array<weir_block_info>(call, [&](auto* blocks, std::uint64_t capacity, std::uint64_t* count) {
     return weir_snapshot_get_blocks(snapshot, pool, first, blocks, capacity, count);
   });
+}
+
+void c_program::get_block_streams(c_call& call) {
+  auto* const allocator = any<weir_allocator>(call);
+  void* const address = any_pointer();
+  std::array<std::uint64_t, 4> streams{};
+  const std::uint64_t capacity = input_.below(streams.size() + 1);
+  constexpr std::uint64_t untouched = 77;
+  std::uint64_t count = untouched;
+  call.code = weir_allocator_get_block_streams(allocator, address, streams.data(), capacity,
+                                               input_.chance(16) ? nullptr : &count);
+  if (!is_ok(call.code)) require(count == untouched, "a failed call wrote a number");
 }
 
 void c_program::get_physical(c_call& call) {
@@ -776,6 +807,45 @@ void c_program::export_pool(c_call& call) {
   call.code = weir_stream_pool_export(pool, &descriptor);
   if (!is_ok(call.code)) return require(descriptor == -1, "a failed call wrote a number");
   descriptors_.push_back(descriptor);
+}
+
+// --- Growable memory ----------------------------------------------------------------------------
+
+/// A few pages, or anything.
+std::vector<weir_byte_range> c_program::any_ranges() {
+  constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+  std::vector<weir_byte_range> ranges(input_.below(4));
+  for (weir_byte_range& each : ranges) {
+    const bool is_odd = input_.chance(8);
+    each.offset = is_odd ? any_number() : input_.below(8) * 2 * mib;
+    each.size = is_odd ? any_number() : input_.below(4) * 2 * mib;
+  }
+  return ranges;
+}
+
+void c_program::commit_pages(c_call& call) {
+  auto* const growable = any<weir_growable>(call);
+  auto* const stream = any<weir_stream>(call);
+  const auto ranges = any_ranges();
+  call.code = weir_growable_commit(growable, ranges.data(), ranges.size(), stream);
+}
+
+void c_program::decommit_pages(c_call& call) {
+  auto* const growable = any<weir_growable>(call);
+  auto* const stream = any<weir_stream>(call);
+  const auto ranges = any_ranges();
+  call.code = weir_growable_decommit(growable, ranges.data(), ranges.size(), stream);
+}
+
+void c_program::prepare_pages(c_call& call) {
+  auto* const growable = any<weir_growable>(call);
+  auto* const stream = any<weir_stream>(call);
+  const auto commits = any_ranges();
+  const auto decommits = any_ranges();
+  weir_growable_plan* plan = nullptr;
+  call.code = weir_growable_prepare(growable, commits.data(), commits.size(), decommits.data(),
+                                    decommits.size(), stream, &plan);
+  if (is_ok(call.code)) opened(handle_type::growable_plan, plan, call);
 }
 
 // --- Memory of the host -------------------------------------------------------------------------

@@ -34,6 +34,9 @@ namespace weir::fuzz {
   X(capture_guard)           \
   X(snapshot)                \
   X(recorder)                \
+  X(growable)                \
+  X(growable_hold)           \
+  X(growable_plan)           \
   X(stream_pool) X(block_pool) X(buffer) X(buffer_pool) X(imported) X(shared) X(link) X(offer)
 
 enum class handle_type {
@@ -117,6 +120,7 @@ class c_program {
   void get_stats_by_tag(c_call& call);
   void get_blocks(c_call& call);
   void get_physical(c_call& call);
+  void get_block_streams(c_call& call);
   void export_block(c_call& call);
   void import_pieces(c_call& call);
   void create_sockets(c_call& call);
@@ -127,6 +131,10 @@ class c_program {
   void get_note(c_call& call);
   void import_pool(c_call& call);
   void export_pool(c_call& call);
+  [[nodiscard]] std::vector<weir_byte_range> any_ranges();
+  void commit_pages(c_call& call);
+  void decommit_pages(c_call& call);
+  void prepare_pages(c_call& call);
   void copy_managed(c_call& call);
   void copy(c_call& call);
   void fill(c_call& call);
@@ -468,11 +476,11 @@ class argument<R (*)(Parameters...)> {
 };
 
 /// Calls with parameters that belong together are made elsewhere.
-template <>
-class argument<char*> {
+template <class T>
+requires(std::same_as<T, char> || std::same_as<T, const weir_byte_range>) class argument<T*> {
  public:
   argument(c_program&, c_call&) {}
-  [[nodiscard]] char* get() noexcept { return nullptr; }
+  [[nodiscard]] T* get() noexcept { return nullptr; }
   void check(c_program&, c_call&) {}
 };
 
