@@ -166,7 +166,7 @@ struct host_snapshot {
 ///
 /// **Ownership.** A shared handle, as cheap to copy as a shared_ptr. With the last one all memory
 /// is unpinned; blocks that are still live then are reported to the error handler (still_live).
-/// weir's pinned_pool and suspend backups hold the arena of their device, too.
+/// weir's pinned_pool, pinned buffers and suspend backups pin memory of their own.
 ///
 /// **fork().** The memory does not exist in a child process, whose calls return driver_gone.
 ///
